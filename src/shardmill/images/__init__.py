@@ -1,0 +1,1 @@
+"""Pixels; knows nothing of storage, threads or torch."""

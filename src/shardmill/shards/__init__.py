@@ -1,0 +1,1 @@
+"""The packed form: tar shards, index columns, manifest, and the reader over them."""

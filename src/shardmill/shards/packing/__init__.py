@@ -1,0 +1,1 @@
+"""Plan, scatter, cut, gather, commit: an external sort by keyed hash."""

@@ -1,0 +1,1 @@
+"""Where raw samples come from; every source is an iterable of Sample."""

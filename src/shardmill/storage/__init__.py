@@ -1,0 +1,1 @@
+"""Named bytes and ranges of them."""
