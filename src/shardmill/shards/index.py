@@ -1,0 +1,181 @@
+"""The index: fixed-width columns, one row per sample in shard order, readable with numpy alone.
+
+``index/<column>.npy``, little-endian, memory-mapped on opening. Every sample is a contiguous byte range of one shard::
+
+    shard  |... sample_start                                       sample_start + sample_bytes ...|
+           |    header | image payload | padding | header | cls | padding                         |
+                       ^ image_offset (absolute in the shard), image_bytes long
+
+Samples are numbered through all shards: shard ``s`` holds rows ``shard_first[s] .. shard_first[s + 1]`` (end
+exclusive). Keys and shard names are UTF-8 blobs with offsets: ``keys.utf8``, ``keys_offsets.npy``.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardmill.errors import IndexFileError
+from shardmill.shards.manifest import Manifest
+
+ROW: Final = np.dtype(
+    [
+        ("sample_start", "<u8"),  # first header of the sample, absolute in its shard
+        ("sample_bytes", "<u8"),  # all members with headers and padding; stored as u32 where every one fits
+        ("image_offset", "<u8"),  # image payload, absolute in the shard
+        ("image_bytes", "<u4"),
+        ("image_format", "u1"),  # records.ImageFormat, by magic bytes
+        ("label", "<i4"),  # -1: none
+        ("image_crc32c", "<u4"),  # of the image payload: checked on every read
+        ("sample_crc32c", "<u4"),  # of all sample_bytes: so that verify can name the sample of any flipped byte
+        ("width", "<u2"),  # pixels; 0: not known, or over 65,535
+        ("height", "<u2"),
+    ]
+)
+"""One row of the index while it is being built; on disk each field is a column of its own (41 bytes a sample)."""
+
+SHARD_COLUMNS: Final = {"shard_first": "<u8", "shard_bytes": "<u8", "shard_sha256": "u1"}
+OFFSET_COLUMNS: Final = ("keys_offsets", "shard_names_offsets")
+BLOBS: Final = ("keys.utf8", "shard_names.utf8")
+INDEX_DIR: Final = "index"
+_HINT = "the index is damaged: run `shardmill verify`, then copy or pack the dataset again"
+
+
+class Strings(Sequence[str]):
+    """A read-only list of strings in one UTF-8 blob: string ``i`` is ``blob[offsets[i]:offsets[i + 1]]``.
+
+    Indexing costs one slice and one decode; nothing is loaded up front.
+    """
+
+    def __init__(self, blob: NDArray[np.uint8], offsets: NDArray[np.uint64]) -> None:
+        self._blob = blob
+        self._offsets = offsets
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    def __getitem__(self, i: Any) -> Any:
+        if isinstance(i, slice):
+            return [self[j] for j in range(*i.indices(len(self)))]
+        n = len(self)
+        if not -n <= i < n:
+            raise IndexError(f"index {i} is out of range for {n} strings")
+        j = i % n
+        return self._blob[int(self._offsets[j]) : int(self._offsets[j + 1])].tobytes().decode()
+
+    def __repr__(self) -> str:
+        return f"Strings({len(self)})"
+
+
+@dataclass(frozen=True)
+class Index:
+    """The columns of an opened dataset: memory-mapped, checked once, never changed.
+
+    ``columns[name]``: one array of ``samples`` rows per field of `ROW`. ``shard_first``: int64 [shards + 1].
+    ``shard_bytes``: uint64 [shards]. ``shard_sha256``: uint8 [shards, 32].
+    """
+
+    columns: dict[str, NDArray[Any]] = field(repr=False)
+    shard_first: NDArray[np.int64] = field(repr=False)
+    shard_bytes: NDArray[np.uint64] = field(repr=False)
+    shard_sha256: NDArray[np.uint8] = field(repr=False)
+    shard_names: Strings
+    keys: Strings
+
+    def __len__(self) -> int:
+        return len(self.columns["label"])
+
+    def shard_of(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The shard of each row, int64 [n]: a binary search, O(n log shards)."""
+        return np.searchsorted(self.shard_first, ids, side="right") - 1
+
+    def check(self, *, path: str) -> None:
+        """Refuses an index that cannot be true; O(shards), so that opening 1e9 samples stays quick.
+
+        Rows are checked where they are read: a range outside its shard is an error there.
+        """
+        n, shards = len(self), len(self.shard_bytes)
+        for name, column in self.columns.items():
+            if column.shape != (n,):
+                raise IndexFileError(f"column {name} has shape {column.shape}, expected ({n},)", path=path, hint=_HINT)
+        first = self.shard_first
+        if len(first) != shards + 1 or first[0] != 0 or first[-1] != n or np.any(np.diff(first) < 0):
+            raise IndexFileError(f"the shard table does not divide {n} samples", path=path, hint=_HINT)
+        if self.shard_sha256.shape != (shards, 32) or len(self.shard_names) != shards or len(self.keys) != n:
+            raise IndexFileError("names, digests and rows do not have the same length", path=path, hint=_HINT)
+
+
+def load_index(folder: Path, manifest: Manifest) -> Index:
+    """Memory-maps ``folder``'s columns. Checks sizes, dtypes and the shard table against ``manifest``, not digests."""
+    columns = {str(name): _column(folder, manifest, str(name)) for name in ROW.names or ()}
+    index = Index(
+        columns=columns,
+        shard_first=_column(folder, manifest, "shard_first").astype(np.int64),
+        shard_bytes=_column(folder, manifest, "shard_bytes"),
+        shard_sha256=_column(folder, manifest, "shard_sha256"),
+        shard_names=_strings(folder, manifest, "shard_names"),
+        keys=_strings(folder, manifest, "keys"),
+    )
+    if len(index) != manifest.samples or len(index.shard_bytes) != manifest.shards:
+        raise IndexFileError(
+            f"{len(index)} samples in {len(index.shard_bytes)} shards, "
+            f"the manifest says {manifest.samples} in {manifest.shards}",
+            path=str(folder),
+            hint=_HINT,
+        )
+    index.check(path=str(folder))
+    return index
+
+
+def _sized(folder: Path, manifest: Manifest, name: str) -> Path:
+    path = folder / name
+    expected = manifest.files.get(name)
+    if expected is None:
+        raise IndexFileError(f"the manifest does not list {name}", path=str(folder), hint=_HINT)
+    try:
+        size = path.stat().st_size
+    except FileNotFoundError:
+        raise IndexFileError("the file is missing", path=str(path), hint=_HINT) from None
+    if size != expected.size:
+        raise IndexFileError(f"{size} bytes, the manifest says {expected.size}", path=str(path), hint=_HINT)
+    return path
+
+
+def _column(folder: Path, manifest: Manifest, name: str) -> NDArray[Any]:
+    path = _sized(folder, manifest, f"{name}.npy")
+    try:
+        array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except ValueError as error:
+        raise IndexFileError(f"not a readable array ({error})", path=str(path), hint=_HINT) from None
+    expected = manifest.files[f"{name}.npy"]
+    if array.dtype.str != expected.dtype or len(array) != expected.rows:
+        raise IndexFileError(
+            f"{len(array)} rows of {array.dtype.str}, the manifest says {expected.rows} of {expected.dtype}",
+            path=str(path),
+            hint=_HINT,
+        )
+    # A plain view: the memmap subclass costs 2 us more on every fancy index, and the loader does ten per batch.
+    return array.view(np.ndarray)
+
+
+def _strings(folder: Path, manifest: Manifest, name: str) -> Strings:
+    offsets = _column(folder, manifest, f"{name}_offsets")
+    path = _sized(folder, manifest, f"{name}.utf8")
+    size = manifest.files[f"{name}.utf8"].size
+    blob = np.memmap(path, np.uint8, "r").view(np.ndarray) if size else np.empty(0, np.uint8)
+    if len(offsets) == 0 or offsets[0] != 0 or offsets[-1] != size:
+        raise IndexFileError(f"the offsets do not cover {name}.utf8 ({size} bytes)", path=str(path), hint=_HINT)
+    return Strings(blob, offsets)
+
+
+def array_header(dtype: str, shape: tuple[int, ...]) -> bytes:
+    """The header of an ``.npy`` file (format 1.0), so that a column can be written in pieces after it."""
+    out = io.BytesIO()
+    np.lib.format.write_array_header_1_0(out, {"descr": dtype, "fortran_order": False, "shape": shape})
+    return out.getvalue()
