@@ -1,3 +1,10 @@
 #include <nanobind/nanobind.h>
 
-NB_MODULE(_native, m) { m.doc() = "The hot loops of shardmill; every function here has a plain-Python twin it is tested against."; }
+namespace nb = nanobind;
+
+void bind_read(nb::module_ &m);
+
+NB_MODULE(_native, m) {
+    m.doc() = "The hot loops of shardmill; every function here has a plain-Python twin it is tested against.";
+    bind_read(m);
+}

@@ -1,0 +1,165 @@
+// Byte ranges of open files into one buffer, and crc32c of ranges of a buffer: loops that a thread runs without the
+// GIL. Their plain-Python twins are in storage/local.py and storage/checksums.py.
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+namespace nb = nanobind;
+
+namespace {
+
+template <typename T> using Column = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+template <typename T> using Output = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+void require(bool truth, const char *message) {
+    if (!truth) throw nb::value_error(message);
+}
+
+// 0: all bytes read; -1: the file ended first; otherwise errno.
+int read_fully(int fd, std::uint8_t *out, std::size_t size, off_t start) {
+    while (size > 0) {
+        ssize_t got = pread(fd, out, size, start);
+        if (got < 0) {
+            if (errno == EINTR) continue;
+            return errno;
+        }
+        if (got == 0) return -1;
+        out += got;
+        start += got;
+        size -= static_cast<std::size_t>(got);
+    }
+    return 0;
+}
+
+void read_ranges(Column<std::int32_t> fds, Column<std::int64_t> starts, Column<std::int64_t> sizes,
+                 Output<std::uint8_t> out, Column<std::int64_t> out_starts, Output<std::int32_t> status) {
+    const std::size_t n = fds.shape(0);
+    require(starts.shape(0) == n && sizes.shape(0) == n && out_starts.shape(0) == n && status.shape(0) == n,
+            "fds, starts, sizes, out_starts and status must have one length");
+    const auto room = static_cast<std::int64_t>(out.shape(0));
+    for (std::size_t i = 0; i < n; ++i) {
+        const std::int64_t at = out_starts.data()[i], size = sizes.data()[i];
+        require(starts.data()[i] >= 0 && size >= 0 && at >= 0 && at <= room && size <= room - at,
+                "a range does not fit into the buffer");
+    }
+    nb::gil_scoped_release unlocked;
+    for (std::size_t i = 0; i < n; ++i)
+        status.data()[i] = read_fully(fds.data()[i], out.data() + out_starts.data()[i],
+                                      static_cast<std::size_t>(sizes.data()[i]), starts.data()[i]);
+}
+
+// crc32c (Castagnoli, reflected polynomial 0x82f63b78), as iSCSI and google-crc32c compute it.
+struct Tables {
+    std::uint32_t byte[8][256];
+    Tables() {
+        for (std::uint32_t i = 0; i < 256; ++i) {
+            std::uint32_t crc = i;
+            for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ (0x82f63b78u & (0u - (crc & 1u)));
+            byte[0][i] = crc;
+        }
+        for (int slice = 1; slice < 8; ++slice)
+            for (std::uint32_t i = 0; i < 256; ++i)
+                byte[slice][i] = (byte[slice - 1][i] >> 8) ^ byte[0][byte[slice - 1][i] & 0xffu];
+    }
+};
+const Tables tables;
+
+std::uint32_t update_portable(std::uint32_t crc, const std::uint8_t *data, std::size_t size) {
+    for (; size >= 8; data += 8, size -= 8) {
+        std::uint32_t low = crc ^ (data[0] | data[1] << 8 | data[2] << 16 | std::uint32_t(data[3]) << 24);
+        crc = tables.byte[7][low & 0xff] ^ tables.byte[6][low >> 8 & 0xff] ^ tables.byte[5][low >> 16 & 0xff] ^
+              tables.byte[4][low >> 24] ^ tables.byte[3][data[4]] ^ tables.byte[2][data[5]] ^ tables.byte[1][data[6]] ^
+              tables.byte[0][data[7]];
+    }
+    for (; size > 0; ++data, --size) crc = (crc >> 8) ^ tables.byte[0][(crc ^ *data) & 0xff];
+    return crc;
+}
+
+#if defined(__x86_64__)
+// Three streams at once: the crc32 instruction takes 3 cycles but a new one can start every cycle. Joining them needs
+// "append k zero bytes", a linear map of the 32 state bits, tabulated by byte for the two stride lengths in use.
+constexpr std::size_t STRIDE = 4096;
+
+struct ZerosTable {
+    std::uint32_t byte[4][256];
+    explicit ZerosTable(std::size_t zeros) {
+        std::vector<std::uint8_t> empty(zeros, 0);
+        std::uint32_t basis[32];
+        for (int bit = 0; bit < 32; ++bit) basis[bit] = update_portable(1u << bit, empty.data(), zeros);
+        for (int position = 0; position < 4; ++position)
+            for (int value = 0; value < 256; ++value) {
+                std::uint32_t sum = 0;
+                for (int bit = 0; bit < 8; ++bit)
+                    if (value >> bit & 1) sum ^= basis[position * 8 + bit];
+                byte[position][value] = sum;
+            }
+    }
+    std::uint32_t operator()(std::uint32_t crc) const {
+        return byte[0][crc & 0xff] ^ byte[1][crc >> 8 & 0xff] ^ byte[2][crc >> 16 & 0xff] ^ byte[3][crc >> 24];
+    }
+};
+
+inline std::uint64_t word(const std::uint8_t *data) {
+    std::uint64_t value;
+    std::memcpy(&value, data, 8);
+    return value;
+}
+
+__attribute__((target("sse4.2"))) std::uint32_t update_sse42(std::uint32_t crc, const std::uint8_t *data,
+                                                             std::size_t size) {
+    static const ZerosTable skip(STRIDE);
+    while (size >= 3 * STRIDE) {
+        std::uint64_t a = crc, b = 0, c = 0;
+        for (std::size_t i = 0; i < STRIDE; i += 8) {
+            a = __builtin_ia32_crc32di(a, word(data + i));
+            b = __builtin_ia32_crc32di(b, word(data + STRIDE + i));
+            c = __builtin_ia32_crc32di(c, word(data + 2 * STRIDE + i));
+        }
+        crc = skip(skip(static_cast<std::uint32_t>(a)) ^ static_cast<std::uint32_t>(b)) ^ static_cast<std::uint32_t>(c);
+        data += 3 * STRIDE;
+        size -= 3 * STRIDE;
+    }
+    std::uint64_t wide = crc;
+    for (; size >= 8; data += 8, size -= 8) wide = __builtin_ia32_crc32di(wide, word(data));
+    crc = static_cast<std::uint32_t>(wide);
+    for (; size > 0; ++data, --size) crc = __builtin_ia32_crc32qi(crc, *data);
+    return crc;
+}
+#endif
+
+std::uint32_t crc32c(const std::uint8_t *data, std::size_t size, bool portable) {
+#if defined(__x86_64__)
+    static const bool fast = __builtin_cpu_supports("sse4.2");
+    if (fast && !portable) return ~update_sse42(~0u, data, size);
+#endif
+    return ~update_portable(~0u, data, size);
+}
+
+void crc32c_ranges(Column<std::uint8_t> data, Column<std::int64_t> starts, Column<std::int64_t> sizes,
+                   Output<std::uint32_t> out, bool portable) {
+    const std::size_t n = starts.shape(0);
+    require(sizes.shape(0) == n && out.shape(0) == n, "starts, sizes and out must have one length");
+    const auto room = static_cast<std::int64_t>(data.shape(0));
+    for (std::size_t i = 0; i < n; ++i) {
+        const std::int64_t at = starts.data()[i], size = sizes.data()[i];
+        require(at >= 0 && size >= 0 && at <= room && size <= room - at, "a range is outside the buffer");
+    }
+    nb::gil_scoped_release unlocked;
+    for (std::size_t i = 0; i < n; ++i)
+        out.data()[i] = crc32c(data.data() + starts.data()[i], static_cast<std::size_t>(sizes.data()[i]), portable);
+}
+
+}  // namespace
+
+void bind_read(nb::module_ &m) {
+    m.def("read_ranges", &read_ranges, nb::arg("fds"), nb::arg("starts"), nb::arg("sizes"), nb::arg("out"),
+          nb::arg("out_starts"), nb::arg("status"));
+    m.def("crc32c_ranges", &crc32c_ranges, nb::arg("data"), nb::arg("starts"), nb::arg("sizes"), nb::arg("out"),
+          nb::arg("portable") = false);
+}
