@@ -21,8 +21,8 @@ from shardmill.shards.manifest import MANIFEST, FileDigest, Manifest
 class ShardRows:
     """One finished shard as the index needs it.
 
-    ``size``: of the shard file in bytes. ``rows``: structured array of `ROW` [samples]. ``keys``: one per row. ``sha256``: of the whole shard file
-    (32 zero bytes where it is not known).
+    ``size``: of the shard file in bytes. ``rows``: structured array of `ROW` [samples]. ``keys``: one per row.
+    ``sha256``: of the whole shard file (32 zero bytes where it is not known).
     """
 
     name: str

@@ -35,7 +35,8 @@ class FileDigest:
 class Manifest:
     """All that is written in ``shardmill.json``; ``to_bytes`` and ``from_bytes`` are exact inverses.
 
-    ``total_bytes`` is the size of all shards. ``files`` maps the name of a file in ``index/`` to its digest. ``classes`` are the class names by label, or
+    ``total_bytes`` is the size of all shards.
+    ``files`` maps the name of a file in ``index/`` to its digest. ``classes`` are the class names by label, or
     ``None``. ``checksums`` says whether the crc32c columns and shard digests are filled in (they are not for an index
     made by a header scan alone). ``shuffle`` is ``{"seed": int, "method": str}``, or ``None`` where the order of the
     source was kept. ``encode`` says how images were re-encoded, or ``None`` where the original bytes were kept.

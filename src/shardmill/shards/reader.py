@@ -1,0 +1,104 @@
+"""From rows to encoded images: a plan over the index, one bulk read, one bulk check."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardmill.errors import ChecksumError, IndexFileError
+from shardmill.records import EncodedImages
+from shardmill.shards.index import Index
+from shardmill.storage.checksums import crc32c_ranges
+from shardmill.storage.protocols import GetRanges
+from shardmill.storage.ranges import plan_fetches
+
+# Reading on over a gap costs a copy of the gap, a second request costs a system call: about 1 us each at 8 KiB. Members
+# of neighbouring samples are 512 to 3,000 bytes apart (headers, padding, the label), so whole windows join up.
+MAX_GAP_BYTES = 8192
+
+
+class Reader(Protocol):
+    """Rows of a dataset to encoded images. Thread-safe."""
+
+    def __len__(self) -> int: ...
+
+    def read(self, ids: NDArray[np.int64], out: NDArray[np.uint8] | None = None) -> EncodedImages:
+        """The images of rows ``ids``, in that order; ``out`` is used as the buffer where it is large enough."""
+        ...
+
+
+class ShardReader:
+    """Reads images of an index's shards from a store by byte ranges.
+
+    ``verify`` compares every image with the crc32c recorded at packing (about 12 us for 110 KB) and raises
+    `ChecksumError` naming shard, key and offset.
+    """
+
+    def __init__(self, index: Index, store: GetRanges, *, verify: bool) -> None:
+        self.index = index
+        self.store = store
+        self.verify = verify
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def read(self, ids: NDArray[np.int64], out: NDArray[np.uint8] | None = None) -> EncodedImages:
+        """See `Reader`. Neighbouring images are fetched together; each byte is read once."""
+        columns = self.index.columns
+        starts = columns["image_offset"][ids].astype(np.int64)
+        sizes = columns["image_bytes"][ids].astype(np.int64)
+        where, data = self._fetch(ids, starts, sizes, out)
+        if self.verify:
+            found = crc32c_ranges(data, where, sizes)
+            wrong = np.flatnonzero(found != columns["image_crc32c"][ids])
+            if len(wrong):
+                i = int(wrong[0])
+                raise self._mismatch(int(ids[i]), int(starts[i]), int(columns["image_crc32c"][ids[i]]), int(found[i]))
+        return EncodedImages(data, where, sizes, columns["image_format"][ids], ids)
+
+    def read_samples(self, ids: NDArray[np.int64]) -> list[memoryview]:
+        """The whole byte range of each row's sample, all members with their headers, checked as a whole."""
+        columns = self.index.columns
+        starts = columns["sample_start"][ids].astype(np.int64)
+        sizes = columns["sample_bytes"][ids].astype(np.int64)
+        where, data = self._fetch(ids, starts, sizes, None)
+        if self.verify:
+            found = crc32c_ranges(data, where, sizes)
+            wrong = np.flatnonzero(found != columns["sample_crc32c"][ids])
+            if len(wrong):
+                i = int(wrong[0])
+                raise self._mismatch(int(ids[i]), int(starts[i]), int(columns["sample_crc32c"][ids[i]]), int(found[i]))
+        view = memoryview(data)
+        return [view[a : a + n] for a, n in zip(where.tolist(), sizes.tolist(), strict=True)]
+
+    def place(self, i: int) -> tuple[str, str, int]:
+        """Shard name, key and image offset of row ``i``: what an error message needs."""
+        shard = int(self.index.shard_of(np.array([i]))[0])
+        return self.index.shard_names[shard], self.index.keys[i], int(self.index.columns["image_offset"][i])
+
+    def _fetch(
+        self, ids: NDArray[np.int64], starts: NDArray[np.int64], sizes: NDArray[np.int64], out: NDArray[np.uint8] | None
+    ) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+        shards = self.index.shard_of(ids)
+        outside = (starts < 0) | (starts + sizes > self.index.shard_bytes[shards].astype(np.int64))
+        if outside.any():
+            row = int(ids[int(np.flatnonzero(outside)[0])])
+            name, key, offset = self.place(row)
+            raise IndexFileError(
+                f"the index points outside the shard of row {row}", path=name, offset=offset, key=key, hint=_HINT
+            )
+        plan = plan_fetches(shards, starts, sizes, max_gap_bytes=MAX_GAP_BYTES)
+        data = out if out is not None and len(out) >= plan.total else np.empty(plan.total, np.uint8)
+        self.store.get_ranges(self.index.shard_names, plan, data)
+        return plan.positions, data
+
+    def _mismatch(self, row: int, offset: int, expected: int, found: int) -> ChecksumError:
+        name, key, _ = self.place(row)
+        return ChecksumError(
+            f"crc32c is {found:08x}, recorded at packing {expected:08x}", path=name, offset=offset, key=key, hint=_HINT
+        )
+
+
+_HINT = "run `shardmill verify`, then copy or pack the dataset again"

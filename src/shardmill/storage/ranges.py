@@ -1,0 +1,61 @@
+"""Pure: which ranges to fetch for the ranges that are wanted. The result is the I/O plan a store executes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class FetchPlan:
+    """Fetches in the order of their files and starts, and where each wanted range lands.
+
+    ``files``, ``starts``, ``sizes``, ``out_starts``: int64 [fetches]; fetch ``i`` reads ``sizes[i]`` bytes from byte
+    ``starts[i]`` of file ``files[i]`` to byte ``out_starts[i]`` of a buffer of ``total`` bytes.
+    ``positions``: int64 [wanted], where each wanted range begins in that buffer, in the order it was asked for.
+    """
+
+    files: NDArray[np.int64] = field(repr=False)
+    starts: NDArray[np.int64] = field(repr=False)
+    sizes: NDArray[np.int64] = field(repr=False)
+    out_starts: NDArray[np.int64] = field(repr=False)
+    positions: NDArray[np.int64] = field(repr=False)
+    total: int
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+
+def plan_fetches(
+    files: NDArray[np.int64], starts: NDArray[np.int64], sizes: NDArray[np.int64], *, max_gap_bytes: int
+) -> FetchPlan:
+    """Joins ranges of one file that overlap or lie at most ``max_gap_bytes`` apart into one fetch.
+
+    All arrays int64 [n], in any order, duplicates allowed. Every wanted byte is fetched once. Cost: about 20 numpy
+    calls whatever ``n``, and one sort.
+    """
+    n = len(files)
+    if n == 0:
+        empty = np.empty(0, np.int64)
+        return FetchPlan(empty, empty, empty, empty, empty, 0)
+    order = np.lexsort((starts, files))
+    file, start = files[order], starts[order]
+    end = start + sizes[order]
+    breaks = np.empty(n, np.bool_)
+    breaks[0] = True
+    np.not_equal(file[1:], file[:-1], out=breaks[1:])
+    # The furthest end so far within each file: lifting each file above the one before keeps one running maximum.
+    lift = np.cumsum(breaks) * (int(end.max()) + max_gap_bytes + 1)
+    reach = np.maximum.accumulate(end + lift)
+    breaks[1:] |= (start + lift)[1:] > reach[:-1] + max_gap_bytes
+    heads = np.flatnonzero(breaks)
+    tails = np.append(heads[1:], n) - 1
+    fetch_start = start[heads]
+    fetch_size = (reach - lift)[tails] - fetch_start
+    out_starts = np.cumsum(fetch_size) - fetch_size
+    positions = np.empty(n, np.int64)
+    group = np.cumsum(breaks) - 1
+    positions[order] = start - fetch_start[group] + out_starts[group]
+    return FetchPlan(file[heads], fetch_start, fetch_size, out_starts, positions, int(fetch_size.sum()))
