@@ -69,6 +69,21 @@ class Strings(Sequence[str]):
         j = i % n
         return self._blob[int(self._offsets[j]) : int(self._offsets[j + 1])].tobytes().decode()
 
+    def find(self, string: str) -> int:
+        """The index of the first string equal to ``string``, or -1. Searches the blob: about 1 s per 5 GB in cache."""
+        wanted = string.encode()
+        blob, chunk = self._blob, 64 * 2**20
+        for start in range(0, max(1, len(blob)), chunk):
+            # Chunks overlap by the length sought, so that a match across the border is in one of them.
+            data = blob[start : start + chunk + len(wanted)].tobytes()
+            at = data.find(wanted)
+            while at >= 0:
+                i = int(np.searchsorted(self._offsets, start + at, side="right")) - 1
+                if i < len(self) and self._offsets[i] == start + at and self[i] == string:
+                    return i
+                at = data.find(wanted, at + 1)
+        return -1
+
     def __repr__(self) -> str:
         return f"Strings({len(self)})"
 
