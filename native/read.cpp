@@ -1,12 +1,15 @@
-// Byte ranges of open files into one buffer, and crc32c of ranges of a buffer: loops that a thread runs without the
-// GIL. Their plain-Python twins are in storage/local.py and storage/checksums.py.
+// Byte ranges of open files into one buffer, and crc32c of ranges of a buffer: loops that a thread runs without the GIL.
+// Their plain-Python twins are in
+// storage/local.py and storage/checksums.py.
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <vector>
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -19,6 +22,10 @@ template <typename T> using Output = nb::ndarray<T, nb::ndim<1>, nb::c_contig, n
 
 void require(bool truth, const char *message) {
     if (!truth) throw nb::value_error(message);
+}
+
+bool inside(std::int64_t start, std::int64_t size, std::int64_t room) {
+    return start >= 0 && size >= 0 && start <= room && size <= room - start;
 }
 
 // 0: all bytes read; -1: the file ended first; otherwise errno.
@@ -35,23 +42,6 @@ int read_fully(int fd, std::uint8_t *out, std::size_t size, off_t start) {
         size -= static_cast<std::size_t>(got);
     }
     return 0;
-}
-
-void read_ranges(Column<std::int32_t> fds, Column<std::int64_t> starts, Column<std::int64_t> sizes,
-                 Output<std::uint8_t> out, Column<std::int64_t> out_starts, Output<std::int32_t> status) {
-    const std::size_t n = fds.shape(0);
-    require(starts.shape(0) == n && sizes.shape(0) == n && out_starts.shape(0) == n && status.shape(0) == n,
-            "fds, starts, sizes, out_starts and status must have one length");
-    const auto room = static_cast<std::int64_t>(out.shape(0));
-    for (std::size_t i = 0; i < n; ++i) {
-        const std::int64_t at = out_starts.data()[i], size = sizes.data()[i];
-        require(starts.data()[i] >= 0 && size >= 0 && at >= 0 && at <= room && size <= room - at,
-                "a range does not fit into the buffer");
-    }
-    nb::gil_scoped_release unlocked;
-    for (std::size_t i = 0; i < n; ++i)
-        status.data()[i] = read_fully(fds.data()[i], out.data() + out_starts.data()[i],
-                                      static_cast<std::size_t>(sizes.data()[i]), starts.data()[i]);
 }
 
 // crc32c (Castagnoli, reflected polynomial 0x82f63b78), as iSCSI and google-crc32c compute it.
@@ -141,15 +131,52 @@ std::uint32_t crc32c(const std::uint8_t *data, std::size_t size, bool portable) 
     return ~update_portable(~0u, data, size);
 }
 
+// Reads fetch i, then takes the crc32c of the wanted ranges inside it while they are still in the cache: checking in a
+// second pass over the whole buffer costs half as much again (33 against 24 us for 110 KB).
+void read_ranges(Column<std::int32_t> fds, Column<std::int64_t> starts, Column<std::int64_t> sizes,
+                 Output<std::uint8_t> out, Column<std::int64_t> out_starts, Output<std::int32_t> status,
+                 Column<std::int64_t> positions, Column<std::int64_t> wanted_sizes, Column<std::int64_t> order,
+                 Column<std::int64_t> first_wanted, std::optional<Output<std::uint32_t>> crcs) {
+    const std::size_t n = fds.shape(0), wanted = positions.shape(0);
+    require(starts.shape(0) == n && sizes.shape(0) == n && out_starts.shape(0) == n && status.shape(0) == n,
+            "fds, starts, sizes, out_starts and status must have one length");
+    const auto room = static_cast<std::int64_t>(out.shape(0));
+    for (std::size_t i = 0; i < n; ++i) {
+        require(starts.data()[i] >= 0, "a fetch starts before its file");
+        require(inside(out_starts.data()[i], sizes.data()[i], room), "a range does not fit into the buffer");
+    }
+    if (crcs) {
+        require(wanted_sizes.shape(0) == wanted && order.shape(0) == wanted && crcs->shape(0) == wanted &&
+                    first_wanted.shape(0) == n + 1 && first_wanted.data()[0] == 0 &&
+                    first_wanted.data()[n] == static_cast<std::int64_t>(wanted),
+                "the wanted ranges are not divided among the fetches");
+        for (std::size_t i = 0; i < n; ++i)
+            require(first_wanted.data()[i] <= first_wanted.data()[i + 1], "first_wanted must not fall");
+        for (std::size_t i = 0; i < wanted; ++i) {
+            require(inside(positions.data()[i], wanted_sizes.data()[i], room), "a wanted range is outside the buffer");
+            require(order.data()[i] >= 0 && order.data()[i] < static_cast<std::int64_t>(wanted), "order is no order");
+        }
+    }
+    nb::gil_scoped_release unlocked;
+    for (std::size_t i = 0; i < n; ++i) {
+        status.data()[i] = read_fully(fds.data()[i], out.data() + out_starts.data()[i],
+                                      static_cast<std::size_t>(sizes.data()[i]), starts.data()[i]);
+        if (!crcs || status.data()[i] != 0) continue;
+        for (std::int64_t j = first_wanted.data()[i]; j < first_wanted.data()[i + 1]; ++j) {
+            const std::int64_t k = order.data()[j];
+            crcs->data()[k] =
+                crc32c(out.data() + positions.data()[k], static_cast<std::size_t>(wanted_sizes.data()[k]), false);
+        }
+    }
+}
+
 void crc32c_ranges(Column<std::uint8_t> data, Column<std::int64_t> starts, Column<std::int64_t> sizes,
                    Output<std::uint32_t> out, bool portable) {
     const std::size_t n = starts.shape(0);
     require(sizes.shape(0) == n && out.shape(0) == n, "starts, sizes and out must have one length");
     const auto room = static_cast<std::int64_t>(data.shape(0));
-    for (std::size_t i = 0; i < n; ++i) {
-        const std::int64_t at = starts.data()[i], size = sizes.data()[i];
-        require(at >= 0 && size >= 0 && at <= room && size <= room - at, "a range is outside the buffer");
-    }
+    for (std::size_t i = 0; i < n; ++i)
+        require(inside(starts.data()[i], sizes.data()[i], room), "a range is outside the buffer");
     nb::gil_scoped_release unlocked;
     for (std::size_t i = 0; i < n; ++i)
         out.data()[i] = crc32c(data.data() + starts.data()[i], static_cast<std::size_t>(sizes.data()[i]), portable);
@@ -159,7 +186,8 @@ void crc32c_ranges(Column<std::uint8_t> data, Column<std::int64_t> starts, Colum
 
 void bind_read(nb::module_ &m) {
     m.def("read_ranges", &read_ranges, nb::arg("fds"), nb::arg("starts"), nb::arg("sizes"), nb::arg("out"),
-          nb::arg("out_starts"), nb::arg("status"));
+          nb::arg("out_starts"), nb::arg("status"), nb::arg("positions"), nb::arg("wanted_sizes"), nb::arg("order"),
+          nb::arg("first_wanted"), nb::arg("crcs").none());
     m.def("crc32c_ranges", &crc32c_ranges, nb::arg("data"), nb::arg("starts"), nb::arg("sizes"), nb::arg("out"),
           nb::arg("portable") = false);
 }

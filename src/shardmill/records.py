@@ -109,7 +109,7 @@ class EncodedImages:
 
     def __getitem__(self, i: int) -> EncodedImage:
         start, size = int(self.starts[i]), int(self.sizes[i])
-        data = memoryview(self.data)[start : start + size]
+        data = self.data.data[start : start + size]
         return EncodedImage(data, ImageFormat(int(self.formats[i])), int(self.ids[i]))
 
     def __iter__(self) -> Iterator[EncodedImage]:

@@ -5,6 +5,7 @@ import pickle
 import threading
 from pathlib import Path
 
+import google_crc32c
 import numpy as np
 import pytest
 
@@ -28,7 +29,10 @@ def read(store: LocalStore, files: list[int], starts: list[int], sizes: list[int
     columns = [np.array(x, np.int64) for x in (files, starts, sizes)]
     plan = plan_fetches(*columns, max_gap_bytes=0)
     out = np.empty(plan.total, np.uint8)
-    store.get_ranges(NAMES, plan, out)
+    store.get_ranges(NAMES, plan, out, crcs := np.empty(len(files), np.uint32))
+    assert crcs.tolist() == [
+        google_crc32c.value(out[a : a + n].tobytes()) for a, n in zip(plan.positions, sizes, strict=True)
+    ]
     return [out[a : a + n].tobytes() for a, n in zip(plan.positions.tolist(), sizes, strict=True)]
 
 

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from shardmill.errors import ChecksumError, IndexFileError
 from shardmill.records import EncodedImages
 from shardmill.shards.index import Index
-from shardmill.storage.checksums import crc32c_ranges
 from shardmill.storage.protocols import GetRanges
-from shardmill.storage.ranges import plan_fetches
+from shardmill.storage.ranges import FetchPlan, plan_fetches
 
 # Reading on over a gap costs a copy of the gap, a second request costs a system call: about 1 us each at 8 KiB. Members
 # of neighbouring samples are 512 to 3,000 bytes apart (headers, padding, the label), so whole windows join up.
@@ -49,29 +48,17 @@ class ShardReader:
         columns = self.index.columns
         starts = columns["image_offset"][ids].astype(np.int64)
         sizes = columns["image_bytes"][ids].astype(np.int64)
-        where, data = self._fetch(ids, starts, sizes, out)
-        if self.verify:
-            found = crc32c_ranges(data, where, sizes)
-            wrong = np.flatnonzero(found != columns["image_crc32c"][ids])
-            if len(wrong):
-                i = int(wrong[0])
-                raise self._mismatch(int(ids[i]), int(starts[i]), int(columns["image_crc32c"][ids[i]]), int(found[i]))
-        return EncodedImages(data, where, sizes, columns["image_format"][ids], ids)
+        plan, data = self._fetch(ids, starts, sizes, out, columns["image_crc32c"])
+        return EncodedImages(data, plan.positions, sizes, columns["image_format"][ids], ids)
 
     def read_samples(self, ids: NDArray[np.int64]) -> list[memoryview]:
         """The whole byte range of each row's sample, all members with their headers, checked as a whole."""
         columns = self.index.columns
         starts = columns["sample_start"][ids].astype(np.int64)
         sizes = columns["sample_bytes"][ids].astype(np.int64)
-        where, data = self._fetch(ids, starts, sizes, None)
-        if self.verify:
-            found = crc32c_ranges(data, where, sizes)
-            wrong = np.flatnonzero(found != columns["sample_crc32c"][ids])
-            if len(wrong):
-                i = int(wrong[0])
-                raise self._mismatch(int(ids[i]), int(starts[i]), int(columns["sample_crc32c"][ids[i]]), int(found[i]))
-        view = memoryview(data)
-        return [view[a : a + n] for a, n in zip(where.tolist(), sizes.tolist(), strict=True)]
+        plan, data = self._fetch(ids, starts, sizes, None, columns["sample_crc32c"])
+        view = data.data
+        return [view[a : a + n] for a, n in zip(plan.positions.tolist(), sizes.tolist(), strict=True)]
 
     def place(self, i: int) -> tuple[str, str, int]:
         """Shard name, key and image offset of row ``i``: what an error message needs."""
@@ -79,8 +66,13 @@ class ShardReader:
         return self.index.shard_names[shard], self.index.keys[i], int(self.index.columns["image_offset"][i])
 
     def _fetch(
-        self, ids: NDArray[np.int64], starts: NDArray[np.int64], sizes: NDArray[np.int64], out: NDArray[np.uint8] | None
-    ) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+        self,
+        ids: NDArray[np.int64],
+        starts: NDArray[np.int64],
+        sizes: NDArray[np.int64],
+        out: NDArray[np.uint8] | None,
+        recorded: NDArray[np.uint32],
+    ) -> tuple[FetchPlan, NDArray[np.uint8]]:
         shards = self.index.shard_of(ids)
         outside = (starts < 0) | (starts + sizes > self.index.shard_bytes[shards].astype(np.int64))
         if outside.any():
@@ -91,14 +83,19 @@ class ShardReader:
             )
         plan = plan_fetches(shards, starts, sizes, max_gap_bytes=MAX_GAP_BYTES)
         data = out if out is not None and len(out) >= plan.total else np.empty(plan.total, np.uint8)
-        self.store.get_ranges(self.index.shard_names, plan, data)
-        return plan.positions, data
-
-    def _mismatch(self, row: int, offset: int, expected: int, found: int) -> ChecksumError:
-        name, key, _ = self.place(row)
-        return ChecksumError(
-            f"crc32c is {found:08x}, recorded at packing {expected:08x}", path=name, offset=offset, key=key, hint=_HINT
-        )
+        crcs = np.empty(len(ids), np.uint32) if self.verify else None
+        self.store.get_ranges(self.index.shard_names, plan, data, crcs)
+        if crcs is not None and (wrong := np.flatnonzero(crcs != recorded[ids])).size:
+            i = int(wrong[0])
+            name, key, _ = self.place(int(ids[i]))
+            raise ChecksumError(
+                f"crc32c is {crcs[i]:08x}, recorded at packing {recorded[ids[i]]:08x}",
+                path=name,
+                offset=int(starts[i]),
+                key=key,
+                hint=_HINT,
+            )
+        return plan, data
 
 
 _HINT = "run `shardmill verify`, then copy or pack the dataset again"

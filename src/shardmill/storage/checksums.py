@@ -15,7 +15,7 @@ def crc32c_ranges(data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDA
     if native is not None:
         native.crc32c_ranges(data, starts, sizes, out)
         return out
-    view = memoryview(data)
+    view = data.data
     for i, (start, size) in enumerate(zip(starts.tolist(), sizes.tolist(), strict=True)):
         out[i] = google_crc32c.value(bytes(view[start : start + size]))
     return out

@@ -14,7 +14,10 @@ class FetchPlan:
 
     ``files``, ``starts``, ``sizes``, ``out_starts``: int64 [fetches]; fetch ``i`` reads ``sizes[i]`` bytes from byte
     ``starts[i]`` of file ``files[i]`` to byte ``out_starts[i]`` of a buffer of ``total`` bytes.
-    ``positions``: int64 [wanted], where each wanted range begins in that buffer, in the order it was asked for.
+    ``positions``, ``wanted_sizes``: int64 [wanted], where each wanted range begins in that buffer and how long it is,
+    in the order it was asked for. ``first_wanted``: int64 [fetches + 1]; fetch ``i`` holds the wanted ranges
+    ``order[first_wanted[i] : first_wanted[i + 1]]``. ``used``: int64 [files], each file once; ``slots``: int64 [fetches],
+    ``used[slots[i]] == files[i]``.
     """
 
     files: NDArray[np.int64] = field(repr=False)
@@ -22,6 +25,11 @@ class FetchPlan:
     sizes: NDArray[np.int64] = field(repr=False)
     out_starts: NDArray[np.int64] = field(repr=False)
     positions: NDArray[np.int64] = field(repr=False)
+    wanted_sizes: NDArray[np.int64] = field(repr=False)
+    order: NDArray[np.int64] = field(repr=False)
+    first_wanted: NDArray[np.int64] = field(repr=False)
+    used: NDArray[np.int64] = field(repr=False)
+    slots: NDArray[np.int64] = field(repr=False)
     total: int
 
     def __len__(self) -> int:
@@ -39,7 +47,7 @@ def plan_fetches(
     n = len(files)
     if n == 0:
         empty = np.empty(0, np.int64)
-        return FetchPlan(empty, empty, empty, empty, empty, 0)
+        return FetchPlan(*[empty] * 7, np.zeros(1, np.int64), empty, empty, 0)
     order = np.lexsort((starts, files))
     file, start = files[order], starts[order]
     end = start + sizes[order]
@@ -51,11 +59,27 @@ def plan_fetches(
     reach = np.maximum.accumulate(end + lift)
     breaks[1:] |= (start + lift)[1:] > reach[:-1] + max_gap_bytes
     heads = np.flatnonzero(breaks)
-    tails = np.append(heads[1:], n) - 1
+    first_wanted = np.append(heads, n)
     fetch_start = start[heads]
-    fetch_size = (reach - lift)[tails] - fetch_start
+    fetch_size = (reach - lift)[first_wanted[1:] - 1] - fetch_start
     out_starts = np.cumsum(fetch_size) - fetch_size
     positions = np.empty(n, np.int64)
     group = np.cumsum(breaks) - 1
     positions[order] = start - fetch_start[group] + out_starts[group]
-    return FetchPlan(file[heads], fetch_start, fetch_size, out_starts, positions, int(fetch_size.sum()))
+    fetch_file = file[heads]
+    fresh = np.empty(len(heads), np.bool_)
+    fresh[0] = True
+    np.not_equal(fetch_file[1:], fetch_file[:-1], out=fresh[1:])
+    return FetchPlan(
+        files=fetch_file,
+        starts=fetch_start,
+        sizes=fetch_size,
+        out_starts=out_starts,
+        positions=positions,
+        wanted_sizes=sizes,
+        order=order,
+        first_wanted=first_wanted,
+        used=fetch_file[fresh],
+        slots=np.cumsum(fresh) - 1,
+        total=int(fetch_size.sum()),
+    )
