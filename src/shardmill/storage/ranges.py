@@ -16,8 +16,8 @@ class FetchPlan:
     ``starts[i]`` of file ``files[i]`` to byte ``out_starts[i]`` of a buffer of ``total`` bytes.
     ``positions``, ``wanted_sizes``: int64 [wanted], where each wanted range begins in that buffer and how long it is,
     in the order it was asked for. ``first_wanted``: int64 [fetches + 1]; fetch ``i`` holds the wanted ranges
-    ``order[first_wanted[i] : first_wanted[i + 1]]``. ``used``: int64 [files], each file once; ``slots``: int64 [fetches],
-    ``used[slots[i]] == files[i]``.
+    ``order[first_wanted[i] : first_wanted[i + 1]]``. ``used``: int64 [files], each file once;
+    ``slots``: int64 [fetches], ``used[slots[i]] == files[i]``.
     """
 
     files: NDArray[np.int64] = field(repr=False)
@@ -46,8 +46,8 @@ def plan_fetches(
     """
     n = len(files)
     if n == 0:
-        empty = np.empty(0, np.int64)
-        return FetchPlan(*[empty] * 7, np.zeros(1, np.int64), empty, empty, 0)
+        e = np.empty(0, np.int64)
+        return FetchPlan(e, e, e, e, e, e, e, np.zeros(1, np.int64), e, e, 0)
     order = np.lexsort((starts, files))
     file, start = files[order], starts[order]
     end = start + sizes[order]
