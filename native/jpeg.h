@@ -1,0 +1,67 @@
+// Region-of-interest decoding of one JPEG with libjpeg-turbo, feeding the resampler row by row.
+#pragma once
+
+#include <csetjmp>
+#include <cstdio>  // jpeglib.h needs it first
+
+#include <jpeglib.h>
+
+#include "image.h"
+#include "jpeg_header.h"
+#include "resample.h"
+
+namespace shardmill {
+
+// One per thread: holds libjpeg's object and every scratch buffer, so that the next image allocates little.
+class JpegDecoder {
+  public:
+    JpegDecoder();
+    ~JpegDecoder();
+    JpegDecoder(const JpegDecoder &) = delete;
+    JpegDecoder &operator=(const JpegDecoder &) = delete;
+
+    // Decodes the crop of one image into `slot`. Never throws; what is in the slot after a status other than kOk is
+    // not defined.
+    Status decode(const uint8_t *data, size_t size, const Crop &crop, const Layout &layout, Filter filter,
+                  const Limits &limits, void *slot);
+
+    // Entropy decoding of the whole image and nothing else: the bound that a decoder built on libjpeg cannot pass
+    // for a crop that reaches the bottom of the image. For benchmarks.
+    Status entropy_decode(const uint8_t *data, size_t size);
+
+    // What went wrong last, in libjpeg's words; empty where it said nothing.
+    const char *message() const { return message_; }
+
+  private:
+    struct Errors : jpeg_error_mgr {
+        jmp_buf home;
+        Status status;
+        bool strict;
+        JpegDecoder *owner;
+    };
+    struct Progress : jpeg_progress_mgr {
+        int max_scans;
+    };
+
+    static void on_error(j_common_ptr cinfo);
+    static void on_message(j_common_ptr cinfo, int level);
+    static void on_progress(j_common_ptr cinfo);
+    static boolean on_out_of_data(j_decompress_ptr cinfo);
+    static void on_skip(j_decompress_ptr cinfo, long bytes);
+
+    bool create();
+    void set_source(const uint8_t *data, size_t size);
+    Status read_region(const Crop &crop, const Layout &layout, Filter filter, void *slot);
+    void take_rows(JSAMPARRAY lines, int count, int first_row, int skip_columns, int columns);
+
+    jpeg_decompress_struct cinfo_;
+    jpeg_source_mgr source_;
+    Errors errors_;
+    Progress progress_;
+    bool created_ = false;
+    char message_[JMSG_LENGTH_MAX];
+    Resampler resampler_;
+    Buffer lines_;
+};
+
+}  // namespace shardmill

@@ -1,0 +1,65 @@
+// The inner loops, once per instruction set. All levels do the same integer and (uncontracted) float arithmetic, so
+// they give equal bits; tests compare them.
+#pragma once
+
+#include <cstdint>
+
+#include "image.h"
+
+namespace shardmill {
+
+// Fixed point: weights have 14 fraction bits, samples between the passes 6. Bilinear stays within 0..255; bicubic
+// overshoots by less than a third on either side, and 255 * 64 * 1.34 still fits an int16.
+constexpr int kWeightBits = 14;
+constexpr int kMidBits = 6;
+constexpr int kVerticalShift = kWeightBits - kMidBits;
+constexpr int kHorizontalShift = kWeightBits + kMidBits;
+
+// Rows are processed in whole vectors: buffers are readable and writable this many elements past their end.
+constexpr int kSlack = 128;
+constexpr int kVectorOutputs = 16;
+
+// The horizontal pass of one image: output x is sum of weight[x * taps + k] * in[start[x] + k].
+struct HorizontalPlan {
+    int outputs;  // a multiple of kVectorOutputs; those past the real width have weight 0
+    int taps;     // even
+    const int32_t *start;
+    const int16_t *weight;
+    // Filled by Kernels::pack for its own horizontal(); capacity 2 int32 and 64 bytes of index per 4 outputs.
+    int32_t *base;
+    uint8_t *index;
+    int16_t *packed;  // outputs * taps
+    int mode;
+};
+
+struct Kernels {
+    const char *name;
+
+    // RGBX pixels to three planes. May write up to kSlack bytes past n.
+    void (*split)(const uint8_t *rgbx, uint8_t *r, uint8_t *g, uint8_t *b, int n);
+
+    // out[i] = sum over k of weight[k] * rows[k][i], kMidBits fraction bits. taps is even, n a multiple of 64.
+    void (*vertical)(const uint8_t *const *rows, const int16_t *weight, int taps, int16_t *out, int n);
+
+    void (*pack)(HorizontalPlan &plan);
+    void (*horizontal)(const int16_t *in, const HorizontalPlan &plan, uint8_t *out);
+
+    // One row of n pixels in the layout's dtype; planes as the horizontal pass leaves them.
+    void (*store_planar)(const uint8_t *plane, void *out, int n, Dtype dtype, float gain, float bias);
+    void (*store_interleaved)(const uint8_t *const planes[3], void *out, int n, const Layout &layout);
+};
+
+extern const Kernels kPortableKernels;
+#if defined(SHARDMILL_X86)
+extern const Kernels kAvx2Kernels;
+extern const Kernels kAvx512Kernels;
+#endif
+
+// The level in use: the best this CPU has, unless a test forced another one.
+const Kernels &kernels();
+
+// name: "best", "portable", "avx2" or "avx512". False where this build or CPU does not have it.
+bool force_kernels(const char *name);
+bool has_kernels(const char *name);
+
+}  // namespace shardmill
