@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from shardmill.errors import TarError
+from shardmill.shards.grouping import plain_name
 from shardmill.shards.tar import HeaderReader
 
 
@@ -22,8 +23,9 @@ def parse_sample(data: memoryview, *, key: str, path: str, start: int) -> dict[s
     at = start
     while at < end:
         member, at = headers.next(at)
-        if member is None or not member.name.startswith(key + ".") or at > end:
-            found = "the end of the tar" if member is None else repr(member.name)
+        name = "" if member is None else plain_name(member.name)
+        if member is None or not name.startswith(key + ".") or at > end:
+            found = "the end of the tar" if member is None else repr(name)
             raise TarError(
                 f"found {found} where the index has a member of this sample",
                 path=path,
@@ -31,5 +33,5 @@ def parse_sample(data: memoryview, *, key: str, path: str, start: int) -> dict[s
                 key=key,
                 hint="the index does not belong to this shard: run `shardmill index` or pack again",
             )
-        fields[member.name[len(key) + 1 :]] = read(member.payload_offset, member.size)
+        fields[name[len(key) + 1 :]] = read(member.payload_offset, member.size)
     return fields
