@@ -1,0 +1,1 @@
+"""The tour: pictures drawn on the spot, packed, verified, trained on, and timed beside torchvision."""
