@@ -155,7 +155,7 @@ void bind_decode(nb::module_ &m) {
     m.def("decode_jpegs", &decode_into, nb::arg("data"), nb::arg("starts"), nb::arg("sizes"), nb::arg("left"),
           nb::arg("top"), nb::arg("width"), nb::arg("height"), nb::arg("flip"), nb::arg("slots"), nb::arg("out"),
           nb::kw_only(), nb::arg("dtype"), nb::arg("planar"), nb::arg("out_height"), nb::arg("out_width"),
-          nb::arg("gain"), nb::arg("bias"), nb::arg("filter"), nb::arg("max_pixels"), nb::arg("max_scans"),
+          nb::arg("gain"), nb::arg("bias"), nb::arg("resize_filter"), nb::arg("max_pixels"), nb::arg("max_scans"),
           nb::arg("strict"), "Crop, resize and convert JPEGs into slots of `out`; a status each. Releases the GIL.");
     m.def("entropy_decode", &entropy_decode, nb::arg("data"), nb::arg("starts"), nb::arg("sizes"),
           "libjpeg-turbo's entropy decoding alone, of whole JPEGs: the ceiling in benchmarks. Releases the GIL.");
