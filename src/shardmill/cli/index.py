@@ -1,0 +1,59 @@
+"""``shardmill index``: make tars of others a full dataset, in place."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+from shardmill.cli.show import as_json, console, errors, size
+from shardmill.errors import OptionsError
+from shardmill.shards.bare import index_tars
+from shardmill.shards.manifest import MANIFEST
+from shardmill.shards.open import tars_in
+
+HELP = "Index tars of others where they lie: rows, labels, sizes and checksums. The tars are only read."
+EXAMPLE = "Example: [bold]shardmill index /data/laion-tars[/]   (then shardmill info, verify, bench work on it)"
+
+
+def run(
+    folder: Annotated[Path, typer.Argument(help="The directory that holds the tars.")],
+    checksums: Annotated[
+        bool,
+        typer.Option(help="Read everything once for crc32c, sha256 and image sizes; --no-checksums: headers only."),
+    ] = True,
+    force: Annotated[bool, typer.Option("--force", help="Replace an index that is there.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """See `HELP`."""
+    if not folder.is_dir():
+        raise OptionsError(f"{folder} is not a directory")
+    if (folder / MANIFEST).exists() and not force:
+        raise OptionsError(f"{folder / MANIFEST} is there already: --force replaces it")
+    tars = tars_in(folder)
+    started = time.monotonic()
+    bar = Progress(
+        TextColumn("indexing"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        console=errors,
+        disable=json or not errors.is_terminal,
+    )
+    with bar:
+        task = bar.add_task("index", total=sum(path.stat().st_size for path in tars))
+        manifest = index_tars(
+            tars, root=folder, dest=folder, checksums=checksums, done=lambda count: bar.advance(task, count)
+        )
+    seconds = time.monotonic() - started
+    if json:
+        as_json({"path": str(folder), "samples": manifest.samples, "shards": manifest.shards, "seconds": seconds})
+        return
+    console.print(
+        f"[green]indexed[/] {manifest.samples:,} samples in {manifest.shards:,} tars, {size(manifest.total_bytes)}, "
+        f"in {seconds:.1f} s"
+    )
