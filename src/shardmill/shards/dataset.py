@@ -17,6 +17,7 @@ from shardmill.shards.index import INDEX_DIR, Index, load_index
 from shardmill.shards.manifest import MANIFEST, Manifest
 from shardmill.shards.reader import ShardReader
 from shardmill.shards.samples import parse_sample
+from shardmill.shards.subset import Subset, chosen_rows, rows_by_key_hash, rows_with_labels
 from shardmill.storage.local import LocalStore
 
 
@@ -119,6 +120,24 @@ class Dataset:
 
     def __iter__(self) -> Iterator[Sample]:
         return (self[i] for i in range(len(self)))
+
+    # -- choosing ------------------------------------------------------------------------------------------------
+
+    def select(self, chosen: ArrayLike) -> Subset:
+        """Some rows as a dataset of their own: row numbers (any order, repeats count once) or a mask of bool [len]."""
+        return Subset(self, chosen_rows(chosen, len(self)))
+
+    def where(self, *, label: ArrayLike) -> Subset:
+        """The rows whose label is ``label``, or one of several."""
+        return Subset(self, rows_with_labels(self.labels, label))
+
+    def split(self, fraction: float, *, seed: int = 0) -> tuple[Subset, Subset]:
+        """Two parts, the first with about ``fraction`` of the rows, divided by a hash of the key.
+
+        A sample stays on its side when the dataset grows or is packed again with another seed. About 2 us a sample.
+        """
+        mask = rows_by_key_hash(self.keys, fraction, seed=seed)
+        return self.select(mask), self.select(~mask)
 
     def describe(self, i: int) -> tuple[str, str, int]:
         """Path of the shard, key, and offset of the image of row ``i``: what an error message needs."""
