@@ -131,8 +131,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--reads", type=int, default=4096, help="rows read in a round by each reader")
+    parser.add_argument("--rounds", type=int, default=31, help="many and short: pairs stay close in time")
+    parser.add_argument("--reads", type=int, default=1024, help="rows read in a round by each reader")
     parser.add_argument("--repeat", type=int, default=16, help="copies of the 500 images")
     parser.add_argument("--work-dir", type=Path, default=WORK_DIR, help=f"where the data lies (default {WORK_DIR})")
     parser.add_argument("--keep", action="store_true", help="leave the packed datasets for the next run")
