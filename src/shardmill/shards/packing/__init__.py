@@ -1,1 +1,8 @@
-"""Plan, scatter, cut, gather, commit: an external sort by keyed hash."""
+"""Packing: an external sort of any source by a keyed hash of its keys. plan -> scatter -> cut -> gather -> commit."""
+
+from shardmill.shards.packing.options import EncodeSpec, PackOptions
+from shardmill.shards.packing.pack import pack
+from shardmill.shards.packing.progress import Progress, ProgressEvent
+from shardmill.shards.packing.report import PackReport
+
+__all__ = ["EncodeSpec", "PackOptions", "PackReport", "Progress", "ProgressEvent", "pack"]
