@@ -52,6 +52,7 @@ class JpegDecoder {
     bool create();
     void set_source(const uint8_t *data, size_t size);
     Status read_region(const Crop &crop, const Layout &layout, Filter filter, void *slot);
+    bool has_headroom(const Crop &crop, const Layout &layout);
     void take_rows(JSAMPARRAY lines, int count, int first_row, int skip_columns, int columns);
 
     jpeg_decompress_struct cinfo_;
