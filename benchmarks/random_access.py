@@ -15,8 +15,8 @@ import argparse
 import json
 import os
 import resource
-import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -135,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--reads", type=int, default=1024, help="rows read in a round by each reader")
     parser.add_argument("--repeat", type=int, default=16, help="copies of the 500 images")
     parser.add_argument("--work-dir", type=Path, default=WORK_DIR, help=f"where the data lies (default {WORK_DIR})")
-    parser.add_argument("--keep", action="store_true", help="leave the packed datasets for the next run")
+    parser.add_argument("--keep", action="store_true", help="leave the data (2.6 GB) for the next run")
     parser.add_argument("--json", action="store_true", help="all rounds as JSON instead of the table")
     parser.add_argument("--quick", action="store_true", help="24 samples, 1 round: does it run at all")
     options = parser.parse_args(arguments)
@@ -148,12 +148,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         log(f"warning: {warning}")
     rows: list[Row] = []
     payload = 0.0
-    for shards in shard_counts:
-        data = datasets.make(options.work_dir, images=images, repeat=repeat, shards=shards)
-        payload = sum(path.stat().st_size for path in data.folder.glob("*/*")) / data.samples / 1000
-        rows += measure(data.dataset, len(data.shards), calls=calls, reads=reads, rounds=rounds, seed=0)
-        if not options.keep:
-            shutil.rmtree(data.dataset)
+    options.work_dir.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=options.work_dir, prefix="random-access-") as temporary:
+        folder = options.work_dir if options.keep else Path(temporary)
+        for shards in shard_counts:
+            data = datasets.make(folder, images=images, repeat=repeat, shards=shards)
+            payload = sum(path.stat().st_size for path in data.folder.glob("*/*")) / data.samples / 1000
+            rows += measure(data.dataset, len(data.shards), calls=calls, reads=reads, rounds=rounds, seed=0)
 
     if options.json:
         print(
