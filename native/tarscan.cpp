@@ -42,7 +42,7 @@ bool octal(const unsigned char *field, int length, int64_t *value) {
 // True where the block is a plain file's header, whole in itself. Fills size and the name.
 bool plain_member(const unsigned char *block, int64_t *size, std::string *name) {
   const unsigned char type = block[156];
-  if (type != '0' && type != 0) return false;
+  if ((type != '0' && type != 0) || block[0] == 0) return false;
   const bool posix = std::memcmp(block + 257, "ustar\0", 6) == 0;
   if (!posix && std::memcmp(block + 257, "ustar ", 6) != 0) return false;
   if (!posix && block[345] != 0) return false;
@@ -59,7 +59,7 @@ bool plain_member(const unsigned char *block, int64_t *size, std::string *name) 
     name->push_back('/');
   }
   name->append(text, strnlen(text, 100));
-  return !name->empty() && name->back() != '/';
+  return name->back() != '/';
 }
 
 ssize_t read_at(int fd, unsigned char *into, int64_t size, int64_t at) {

@@ -73,14 +73,16 @@ def parse_header(block: bytes, fail: Fail) -> Header:
         # star keeps access times behind a NUL in this field, so the prefix ends at the first NUL.
         head = _text(prefix)
         if head and typeflag not in "LKSxXg":
+            if not name:
+                fail(f"the name is ambiguous: a prefix {head[:64]!r} without a name after it")
             name = head + b"/" + name
     elif prefix[0] and typeflag not in "LKSxXg":
         # tarfile takes these bytes for a prefix, GNU tar for times: the name depends on the reader.
         fail("the name is ambiguous: a header that is not POSIX ustar has bytes in the prefix field")
-    if typeflag in "\0" + "07":
+    if typeflag == "\0" and name.endswith(b"/"):  # how V7 tar marks a directory
+        typeflag = "5"
+    if typeflag in "\0" + "7":
         typeflag = "0"
-        if name.endswith(b"/"):  # how V7 tar, and some writers still, mark a directory
-            typeflag = "5"
     return Header(name, size, typeflag)
 
 

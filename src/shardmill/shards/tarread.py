@@ -157,6 +157,8 @@ class HeaderReader:
             fail(f"member {shown!r} has type {header.typeflag!r}, which no two readers treat alike")
         if not name:
             fail("a member without a name")
+        if header.typeflag == "0" and name.endswith(b"/"):
+            fail(f"member {shown!r} is a file by its type and a directory by its name")
         size = member_size(header, pax, fail)
         if header.typeflag != "0" and size:
             # tarfile reads on right behind such a header, GNU tar skips the size: two different archives.
