@@ -85,8 +85,16 @@ def encode(picture: Picture) -> bytes:
     return out.getvalue()
 
 
-def write(pictures: Sequence[Picture], folder: Path, *, workers: int | None = None) -> Iterator[int]:
-    """Draw ``pictures`` and write each as a file under ``folder``; gives the bytes of each batch as it lands.
+@dataclass(frozen=True, slots=True)
+class Written:
+    """How many pictures landed, and their bytes."""
+
+    pictures: int
+    size: int
+
+
+def write(pictures: Sequence[Picture], folder: Path, *, workers: int | None = None) -> Iterator[Written]:
+    """Draw ``pictures`` and write each as a file under ``folder``; gives the size of each batch as it lands.
 
     ``workers``: processes, by default one a core; 1 draws in this process. The files are the same for any number.
     Stopping early (Ctrl-C, or closing the iterator) leaves whole files only, and no process.
@@ -116,16 +124,16 @@ def _ignore_ctrl_c() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _write_batch(pictures: Sequence[Picture], folder: Path) -> int:
-    written = 0
+def _write_batch(pictures: Sequence[Picture], folder: Path) -> Written:
+    size = 0
     for picture in pictures:
         data = encode(picture)
         target = folder / picture.path
         partial = target.with_suffix(".part")
         partial.write_bytes(data)
         partial.replace(target)
-        written += len(data)
-    return written
+        size += len(data)
+    return Written(len(pictures), size)
 
 
 def _photograph(rng: np.random.Generator, noise: Textures, pixels: Pixels) -> Image.Image:

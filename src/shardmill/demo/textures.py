@@ -45,8 +45,8 @@ class Textures:
 
     def line(self, tile: Field, rng: np.random.Generator, width: int) -> Field:
         """A random row of ``tile``, ``width`` long, shifted to mean 0 and scaled to a largest excursion of 1."""
-        row = self.window(tile, rng, 1, width)[0]
-        row = row - row.mean()
+        drawn = self.window(tile, rng, 1, width)[0]
+        row: Field = drawn - drawn.mean()
         row /= max(float(np.abs(row).max()), 1e-6)
         return row
 
