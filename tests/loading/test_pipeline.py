@@ -109,7 +109,7 @@ def test_an_error_comes_in_its_place_with_its_stage() -> None:
         return task
 
     running = pipeline((Job(n, [n]) for n in range(10)), bad, lambda task: task, in_flight=4)
-    got = []
+    got: list[int] = []
     with pytest.raises(ValueError, match="three") as caught:
         got.extend(running)
     assert got == [0, 1, 2]

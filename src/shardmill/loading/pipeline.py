@@ -7,9 +7,9 @@ jobs before it. At most ``in_flight`` jobs are begun and not yet delivered, and 
 between two stages, so memory is bounded whoever is slow.
 
 One owner stops it: the `Pipeline` object. Its threads hold only the shared state, so closing it, dropping it (by
-``break``, an exception, garbage collection) or ending the main thread ends them: a thread that waits looks up every ``_LOOK_UP``
-seconds whether the main thread still lives, because the interpreter joins threads before any exit handler could run.
-Threads are no daemons: a daemon killed at exit in the middle of native code writes into freed memory.
+``break``, an exception, garbage collection) or ending the main thread ends them: a thread that waits looks up every
+``_LOOK_UP`` seconds whether the main thread still lives, because the interpreter joins threads before any exit handler
+could run. Threads are no daemons: a daemon killed at exit in the middle of native code writes into freed memory.
 """
 
 from __future__ import annotations
@@ -122,12 +122,17 @@ class Pipeline(Generic[J]):
         queue_tasks: int,
         wait_seconds: float,
         name: str,
+        item: str = "item",
+        first_number: int = 0,
     ) -> None:
         if in_flight < 1 or queue_tasks < 1 or not stages or min(stage.threads for stage in stages) < 1:
             raise OptionsError("a pipeline needs a stage, and at least one thread, job and task at a time")
         self._state = _State(jobs, tuple(stages), in_flight, queue_tasks)
         self._wait_seconds = wait_seconds
         self._name = name
+        # What messages call a job, and the number of the first.
+        self._item = item
+        self._first_number = first_number
         self._pid = os.getpid()
         self._closed = False
         self._threads = [
@@ -176,7 +181,9 @@ class Pipeline(Generic[J]):
         if running.failure is not None:
             _, stage, error = running.failure
             self.close()
-            error.add_note(f"while in stage {stage!r} of {self._name}, item {running.number}")
+            error.add_note(
+                f"while in stage {stage!r} of {self._name}, {self._item} {self._first_number + running.number}"
+            )
             raise error
         value: J = running.value
         return value
@@ -200,7 +207,8 @@ class Pipeline(Generic[J]):
 
     def _report(self) -> str:
         state = self._state
-        waiting_for = f"item {state.begun[0].number}" if state.begun else "the next item to be planned"
+        number = self._first_number + (state.begun[0].number if state.begun else state.planned)
+        waiting_for = f"{self._item} {number}{'' if state.begun else ', which is being planned'}"
         queues = ", ".join(f"{len(q)} before {s.name!r}" for s, q in zip(state.stages, state.queues, strict=True))
         head = f"{self._name}: nothing has moved for {self._wait_seconds:g} s. The consumer waits for {waiting_for}"
         lines = [f"{head}; tasks waiting: {queues}. Raise wait_seconds if the storage is that slow. The threads:"]
