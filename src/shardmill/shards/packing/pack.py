@@ -63,6 +63,7 @@ def pack(
     memory_bytes: int = 2**30,
     scratch: str | os.PathLike[str] | None = None,
     encode: EncodeSpec | None = None,
+    sequential: bool = False,
     executor: Executor | None = None,
     resume: bool = False,
     progress: bool | Progress = True,
@@ -77,7 +78,8 @@ def pack(
     processes, by default one per usable core; 1 works in this process. ``memory_bytes``: what all processes together
     may hold besides 150 MB for the interpreters, at least 64 MiB; one sample must fit on top. ``scratch``: folder for
     the bulky temporary files, by default in ``dest``; as large as the source where it cannot be read in any order or is
-    re-encoded. ``encode``: re-encode every image; by default bytes are kept. ``executor``: where tasks run, with
+    re-encoded. ``encode``: re-encode every image; by default bytes are kept. ``sequential``: read the source front to back
+    and write everything twice, where reading in any order is slow (hard disks, tape, some network file systems). ``executor``: where tasks run, with
     ``workers`` of them at a time; it must see ``dest``, ``scratch`` and the source under the same paths. ``resume``:
     continue an interrupted pack of the same source with the same options. ``progress``: a callable that gets every
     `ProgressEvent`, or whether to draw a bar where stderr is a terminal. ``name``: of the shards.
@@ -96,7 +98,7 @@ def pack(
         with Lock(space):
             if has_manifest(space.dest):
                 return _clean_up(space, resume=resume)
-            job = _prepare(opened, options, means, space, resume=resume)
+            job = _prepare(opened, options, means, space, resume=resume, sequential=sequential)
             with closing_progress(callback), _executor(executor, means) as runner:
                 try:
                     return job.run(runner, ProgressBoard(space.control, callback))
@@ -132,7 +134,7 @@ def _prepare(source: Source, options: PackOptions, means: Means, space: Workspac
     info = source.describe()
     _refuse_inside(info, space)
     parts: Sequence[Source] = source.split() if isinstance(source, SplittableSource) else [source]
-    by_reference = options.encode is None and all(isinstance(part, RefSource) for part in parts)
+    by_reference = not sequential and options.encode is None and all(isinstance(part, RefSource) for part in parts)
     ranges = min(_MOST_RANGES, len(parts))
     plan: dict[str, Any] = {
         "source": {"name": info.name, "kind": info.kind, "fingerprint": info.fingerprint, "parts": len(parts)},
@@ -157,7 +159,11 @@ def _prepare(source: Source, options: PackOptions, means: Means, space: Workspac
                 )
             differing = [
                 line for name in ("source", "options") for line in journals.differences(old.plan[name], plan[name])
-            ] + journals.differences({"scratch": old.plan["runs"]}, {"scratch": plan["runs"]})  # fmt: skip
+            ]
+            differing += journals.differences(
+                {"scratch": old.plan["runs"], "one pass": old.plan["by_reference"]},
+                {"scratch": plan["runs"], "one pass": by_reference},
+            )
             if differing:
                 raise OptionsError(
                     f"{space.dest} cannot be resumed: {'; '.join(differing)}. Use the same source and options, or "

@@ -1,0 +1,223 @@
+"""`verify`: every digest of a dataset, and every fault, not just the first."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardmill.errors import IndexFileError, OptionsError
+from shardmill.shards.executor import Executor, LocalProcesses, SerialExecutor, run_tasks, usable_cores
+from shardmill.shards.faults import Fault
+from shardmill.shards.index import INDEX_DIR, Strings, array_header
+from shardmill.shards.manifest import MANIFEST, FileDigest, Manifest
+from shardmill.shards.verify_shard import ShardFaults, VerifyTask, verify_shard
+
+_CHUNK_BYTES = 4 * 2**20
+_FEW_BYTES = 256 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """``samples``, ``shards`` and ``bytes`` that were checked; ``faults`` in the order of files and offsets.
+
+    ``checksums``: whether the dataset has any; without them (an index made by a header scan) only structure could be
+    checked.
+    """
+
+    path: Path
+    samples: int
+    shards: int
+    bytes: int
+    checksums: bool
+    faults: tuple[Fault, ...] = field(repr=False)
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.faults
+
+
+def verify(
+    path: str | os.PathLike[str],
+    *,
+    workers: int | None = None,
+    executor: Executor | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> VerifyReport:
+    """Reads all of the dataset in the folder ``path`` and lists every fault. Writes nothing.
+
+    Checked: the manifest's own digest; size and sha256 of every file of the index; missing and foreign files; of every
+    shard size and sha256, of every sample and image crc32c. A damaged shard is searched for the exact byte; rows of a
+    damaged index file are compared with what the shards say. ``workers``: processes, by default one per usable core.
+    ``progress(done, total)``: bytes of shards, called per shard.
+
+    Raises `OptionsError` where there is no dataset at all. Cost: one sequential read; about 1.5 GB/s per core.
+    """
+    root = Path(path)
+    faults: list[Fault] = []
+    manifest = _manifest(root, faults)
+    damaged = _check_files(root, manifest, faults)
+    tasks = _tasks(root, manifest, damaged, faults)
+    total = sum(task.size or 0 for task in tasks)
+    count = min(workers or usable_cores(), max(1, len(tasks)), 1 if total < _FEW_BYTES and workers is None else 10**6)
+    results: list[ShardFaults] = []
+    done = 0
+    owned = executor or (SerialExecutor() if count == 1 else LocalProcesses(count))
+    with owned if isinstance(owned, LocalProcesses) and executor is None else nullcontext():
+        for _, result in run_tasks(owned, verify_shard, tasks, workers=count):
+            results.append(result)
+            done += result.bytes
+            if progress is not None:
+                progress(done, max(total, done))
+    for result in results:
+        faults += result.faults
+    ordered = sorted(set(faults), key=lambda fault: (fault.path, -1 if fault.offset is None else fault.offset))
+    return VerifyReport(
+        root,
+        sum(result.samples for result in results),
+        len(results),
+        sum(result.bytes for result in results),
+        manifest is None or manifest.checksums,
+        tuple(ordered),
+    )
+
+
+def _manifest(root: Path, faults: list[Fault]) -> Manifest | None:
+    path = root / MANIFEST
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        if not (root / INDEX_DIR).is_dir():
+            raise OptionsError(
+                f"{root} holds no dataset ({MANIFEST} is missing): point at the folder that pack or index wrote"
+            ) from None
+        faults.append(Fault(MANIFEST, "the manifest is missing"))
+        return None
+    try:
+        return Manifest.from_bytes(data, path=str(path))
+    except IndexFileError as error:
+        faults.append(Fault(MANIFEST, error.problem, error.offset))
+        return None
+
+
+def _check_files(root: Path, manifest: Manifest | None, faults: list[Fault]) -> frozenset[str]:
+    """Compares the files of ``index/`` with the manifest; returns the names that cannot be trusted."""
+    if manifest is None:
+        return frozenset()
+    damaged = set()
+    for name, expected in manifest.files.items():
+        path = root / INDEX_DIR / name
+        shown = f"{INDEX_DIR}/{name}"
+        try:
+            size, digest = _digest(path)
+        except FileNotFoundError:
+            faults.append(Fault(shown, "the file is missing"))
+        except OSError as error:
+            faults.append(Fault(shown, f"cannot be read: {error.strerror}"))
+        else:
+            if size != expected.size:
+                faults.append(
+                    Fault(shown, f"{size} bytes, the manifest says {expected.size}", min(size, expected.size))
+                )
+            elif digest != expected.sha256:
+                header = _header_damage(path, name, expected)
+                where = "" if header is None else ": the header of the array is damaged"
+                faults.append(Fault(shown, f"the sha256 differs from the manifest's{where}", header))
+            else:
+                continue
+        damaged.add(name)
+    for entry in sorted((root / INDEX_DIR).glob("*")):
+        if entry.name not in manifest.files:
+            faults += [Fault(f"{INDEX_DIR}/{entry.name}", "not a file of this dataset")]
+    return frozenset(damaged)
+
+
+def _header_damage(path: Path, name: str, expected: FileDigest) -> int | None:
+    """The first byte of an array's header that is not what it must be, or ``None``."""
+    if expected.dtype is None or expected.rows is None:
+        return None
+    right = array_header(expected.dtype, (expected.rows, 32) if name == "shard_sha256.npy" else (expected.rows,))
+    with path.open("rb") as file:
+        found = file.read(len(right))
+    return next((i for i, (one, two) in enumerate(zip(found, right, strict=False)) if one != two), None)
+
+
+def _digest(path: Path) -> tuple[int, str]:
+    sha256, size = hashlib.sha256(), 0
+    with path.open("rb", buffering=0) as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            sha256.update(chunk)
+            size += len(chunk)
+    return size, sha256.hexdigest()
+
+
+def _tasks(root: Path, manifest: Manifest | None, damaged: frozenset[str], faults: list[Fault]) -> list[VerifyTask]:
+    present = sorted(entry.name for entry in root.glob("*.tar"))
+    if manifest is None:
+        # Neither names nor digests of shards can be trusted: what is there is checked by its own structure.
+        return [_blind(root, name, manifest) for name in present]
+    table = _shard_table(root, manifest, damaged)
+    names = present if table.names is None else table.names
+    faults += [Fault(name, "not a shard of this dataset") for name in sorted(set(present) - set(names))]
+    if len(names) != manifest.shards:
+        return [_blind(root, name, manifest) for name in names]
+    return [
+        VerifyTask(
+            root=root,
+            name=name,
+            size=None if table.bytes is None else int(table.bytes[i]),
+            sha256=None if table.sha256 is None or not manifest.checksums else table.sha256[i].tobytes(),
+            first=None if table.first is None else int(table.first[i]),
+            samples=None if table.first is None else int(table.first[i + 1] - table.first[i]),
+            checksums=manifest.checksums,
+            canonical=manifest.shuffle is not None,
+            classes=manifest.classes,
+            damaged=damaged,
+        )
+        for i, name in enumerate(names)
+    ]
+
+
+@dataclass(frozen=True)
+class _ShardTable:
+    """The columns of the shard table that match their digests; ``None`` for the others."""
+
+    names: list[str] | None
+    first: NDArray[Any] | None
+    bytes: NDArray[Any] | None
+    sha256: NDArray[Any] | None
+
+
+def _shard_table(root: Path, manifest: Manifest, damaged: frozenset[str]) -> _ShardTable:
+    folder = root / INDEX_DIR
+
+    def column(name: str) -> NDArray[Any] | None:
+        if f"{name}.npy" in damaged or f"{name}.npy" not in manifest.files:
+            return None
+        array: NDArray[Any] = np.load(folder / f"{name}.npy", allow_pickle=False)
+        return array
+
+    offsets = column("shard_names_offsets")
+    names = None
+    if offsets is not None and "shard_names.utf8" not in damaged and "shard_names.utf8" in manifest.files:
+        blob = np.fromfile(folder / "shard_names.utf8", np.uint8)
+        names = list(Strings(blob, offsets))
+    return _ShardTable(names, column("shard_first"), column("shard_bytes"), column("shard_sha256"))
+
+
+def _blind(root: Path, name: str, manifest: Manifest | None) -> VerifyTask:
+    return VerifyTask(
+        root=root, name=name, size=None, sha256=None, first=None, samples=None, checksums=False,
+        canonical=manifest is not None and manifest.shuffle is not None, classes=None,
+    )  # fmt: skip
+
+
+__all__ = ["Fault", "VerifyReport", "verify"]
