@@ -181,6 +181,8 @@ def _tasks(root: Path, manifest: Manifest | None, damaged: frozenset[str], fault
             canonical=manifest.shuffle is not None,
             classes=manifest.classes,
             damaged=damaged,
+            dtypes={name: digest.dtype for name, digest in manifest.files.items() if digest.dtype is not None},
+            rows={name: digest.rows for name, digest in manifest.files.items() if digest.rows is not None},
         )
         for i, name in enumerate(names)
     ]

@@ -18,7 +18,7 @@ from shardmill.imageinfo import image_field, probe
 from shardmill.records import NO_LABEL
 from shardmill.shards.faults import Fault, Recorded, faults_in_sample
 from shardmill.shards.grouping import group_samples
-from shardmill.shards.index import INDEX_DIR, ROW
+from shardmill.shards.index import INDEX_DIR, ROW, array_header
 from shardmill.shards.tar import BLOCK
 from shardmill.shards.tarscan import scan_tar
 from shardmill.storage.checksums import crc32c_ranges
@@ -31,7 +31,8 @@ _SCANNED_EXTENSIONS = 16
 @dataclass(frozen=True, slots=True)
 class VerifyTask:
     """One shard of the dataset in ``root``. ``size``, ``sha256``, ``first``, ``samples``: ``None`` where the index
-    cannot be trusted to say. ``damaged``: files of the index that do not match their digest."""
+    cannot be trusted to say. ``damaged``: files of the index that do not match their digest. ``dtypes``,
+    ``rows``: of the files of the index, as the manifest has them."""
 
     root: Path
     name: str
@@ -43,6 +44,8 @@ class VerifyTask:
     canonical: bool
     classes: tuple[str, ...] | None = field(repr=False)
     damaged: frozenset[str] = frozenset()
+    dtypes: Mapping[str, str] = field(default_factory=dict, repr=False)
+    rows: Mapping[str, int] = field(default_factory=dict, repr=False)
 
     def trusts(self, *columns: str) -> bool:
         """Whether these columns can be believed."""
@@ -127,14 +130,13 @@ class _Shard:
         first, samples = self.task.first, self.task.samples
         if first is None or samples is None:
             return None
+        offset, dtype = self._place(name, first)
         try:
-            column = np.load(self.task.root / INDEX_DIR / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+            # Not np.load: the header may be what is damaged, and it is known anyway.
+            part = np.fromfile(self.task.root / INDEX_DIR / f"{name}.npy", dtype, samples, offset=offset)
         except (OSError, ValueError):
             return None
-        if column.dtype.str not in (ROW[name].str, "<u4"):
-            return None  # the array's header is damaged; `verify` says so
-        part = np.array(column[first : first + samples])
-        return part if len(part) == samples and part.dtype.kind in "ui" else None
+        return part if len(part) == samples else None
 
     def _read(self, rows: Mapping[str, NDArray[Any]]) -> tuple[bytes, list[int]]:
         """One pass: the digest of the file, and the samples that differ from their checksums."""
@@ -208,10 +210,10 @@ class _Shard:
         if not self.task.trusts("keys_offsets") or "keys.utf8" in self.task.damaged:
             return None
         assert self.task.first is not None
-        offsets = np.load(self.task.root / INDEX_DIR / "keys_offsets.npy", mmap_mode="r", allow_pickle=False)
-        row = self.task.first + i
+        place, dtype = self._place("keys_offsets", self.task.first + i)
+        offsets = np.fromfile(self.task.root / INDEX_DIR / "keys_offsets.npy", dtype, 2, offset=place).tolist()
         with (self.task.root / INDEX_DIR / "keys.utf8").open("rb") as file:
-            return os.pread(file.fileno(), int(offsets[row + 1] - offsets[row]), int(offsets[row])).decode()
+            return os.pread(file.fileno(), offsets[1] - offsets[0], offsets[0]).decode()
 
     def _extensions(self, rows: Mapping[str, NDArray[Any]]) -> tuple[str, ...]:
         """Extensions in use, from a few samples spread over the shard; unreadable ones are passed over."""
@@ -274,12 +276,13 @@ class _Shard:
                     continue
                 problem = f"row {(self.task.first or 0) + i} says {column[i]}, the shard says {derived[name][i]}"
                 file = f"{INDEX_DIR}/{name}.npy"
-                self.faults.append(Fault(file, problem, self._column_offset(str(name), i), keys[i]))
+                self.faults.append(Fault(file, problem, self._place(str(name), (self.task.first or 0) + i)[0], keys[i]))
 
-    def _column_offset(self, name: str, i: int) -> int:
-        column: Any = np.load(self.task.root / INDEX_DIR / f"{name}.npy", mmap_mode="r", allow_pickle=False)
-        offset: int = column.offset
-        return offset + ((self.task.first or 0) + i) * int(column.dtype.itemsize)
+    def _place(self, name: str, row: int) -> tuple[int, str]:
+        """Where row ``row`` of the dataset lies in the file of column ``name``, in bytes, and its dtype."""
+        dtype = self.task.dtypes[f"{name}.npy"]
+        rows = self.task.rows[f"{name}.npy"]
+        return len(array_header(dtype, (rows,))) + row * np.dtype(dtype).itemsize, dtype
 
     def _derived(self) -> tuple[NDArray[Any], list[str]]:
         """The rows as the shard's own bytes give them, and the keys."""

@@ -78,8 +78,8 @@ def pack(
     processes, by default one per usable core; 1 works in this process. ``memory_bytes``: what all processes together
     may hold besides 150 MB for the interpreters, at least 64 MiB; one sample must fit on top. ``scratch``: folder for
     the bulky temporary files, by default in ``dest``; as large as the source where it cannot be read in any order or is
-    re-encoded. ``encode``: re-encode every image; by default bytes are kept. ``sequential``: read the source front to back
-    and write everything twice, where reading in any order is slow (hard disks, tape, some network file systems). ``executor``: where tasks run, with
+    re-encoded. ``encode``: re-encode every image; by default bytes are kept. ``sequential``: read
+    the source front to back and write everything twice, where reading in any order is slow (hard disks, tape). ``executor``: where tasks run, with
     ``workers`` of them at a time; it must see ``dest``, ``scratch`` and the source under the same paths. ``resume``:
     continue an interrupted pack of the same source with the same options. ``progress``: a callable that gets every
     `ProgressEvent`, or whether to draw a bar where stderr is a terminal. ``name``: of the shards.
@@ -130,7 +130,9 @@ def _clean_up(space: Workspace, *, resume: bool) -> PackReport:
     )
 
 
-def _prepare(source: Source, options: PackOptions, means: Means, space: Workspace, *, resume: bool) -> _Job:
+def _prepare(
+    source: Source, options: PackOptions, means: Means, space: Workspace, *, resume: bool, sequential: bool
+) -> _Job:
     info = source.describe()
     _refuse_inside(info, space)
     parts: Sequence[Source] = source.split() if isinstance(source, SplittableSource) else [source]
