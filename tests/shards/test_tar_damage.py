@@ -131,6 +131,8 @@ BAD = {
     "18 pax and then nothing": Bad(FIRST + pax(record(b"path", b"a")), 2560, "between an extended header"),
     "18 global between pax and its member": Bad(
         pax(record(b"path", b"a")) + pax(record(b"x", b"y"), typeflag=b"g") + block() + END, 1024, "global"),
+    "19 global header and then the end": Bad(
+        FIRST + pax(record(b"x", b"y"), typeflag=b"g") + END, 2560, "between an extended header"),
     "19 global path": Bad(pax(record(b"path", b"a"), typeflag=b"g") + block() + END, 0, "global"),
     "19 1 MB of pax": Bad(pax(record(b"comment", b"x" * 2**20)) + block() + END, 0, "at most 65536"),
     "19 claim of 8 GiB pax": Bad(block(size=2**33 - 1, typeflag=b"x") + END, 0, "at most 65536"),

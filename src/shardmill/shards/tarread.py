@@ -103,16 +103,16 @@ class HeaderReader:
             at = member.end
 
     def _member(self, at: int) -> Member | None:
-        start, pax, long_name, long_link = at, None, None, False
+        first, start, pax, long_name, long_link = at, at, None, None, False
         while True:
             block = self._read(at, BLOCK)
-            if block == ZERO_BLOCK and at == start:
+            if block == ZERO_BLOCK and at == first:
                 self._end(at)
                 return None
             if block == ZERO_BLOCK:
                 self._fail("the archive ends between an extended header and its member", at)
             if len(block) < BLOCK:
-                self._fail_short(at, start, block)
+                self._fail_short(at, first, block)
             header = self._header(block, at)
             match header.typeflag:
                 case "x" | "X":
@@ -231,13 +231,13 @@ class HeaderReader:
                 )
             at += len(chunk)
 
-    def _fail_short(self, at: int, start: int, block: bytes) -> NoReturn:
+    def _fail_short(self, at: int, first: int, block: bytes) -> NoReturn:
         if at == 0:
             found = f"{len(block)} bytes: {block[:16].hex(' ')}" if block else "an empty file"
             self._fail(f"not a tar: {found}", 0)
         if block:
             self._fail(f"the file ends inside a header ({len(block)} of {BLOCK} bytes): it was cut", at)
-        if at != start:
+        if at != first:
             self._fail("the file ends between an extended header and its member: it was cut", at)
         self._fail("the end marker is missing: the file was cut at a member's end, or never finished", at)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -34,6 +33,7 @@ Kind = Literal["images", "webdataset"]
 Spec: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Source | Iterable[Sample]"
 
 _PEEK_MEMBERS = 64
+_PEEK_BYTES = 64 * 2**20
 _SPLITS = frozenset({"train", "training", "val", "valid", "validation", "test", "testing"})
 
 
@@ -124,13 +124,13 @@ def _open_tars(
         if not Path(path).is_file():
             raise SourceError(f"{path}: not a file; give one folder, or files that are tars")
     areas = [file_area(path) for path in paths]
-    names = _peek(areas[0])
+    names, cut = _peek(areas[0])
     if kind is None and names and tar_stem(names[0]) is not None:
         _refuse_labels(labels, "a tar of tars")
         if len(areas) > 1:
             raise SourceError(f"{paths[0]}: a tar of tars is packed on its own; give this one alone")
         return _open_tar_of_tars(name, areas[0], ignore)
-    if kind == "webdataset" or (kind is None and looks_grouped(names)):
+    if kind == "webdataset" or (kind is None and looks_grouped(names, cut=cut)):
         _refuse_labels(labels, "a WebDataset tar")
         source = "none" if not any(one.lower().endswith(".cls") for one in names) else ".cls members"
         return _tars(name, "webdataset", source, areas, [Layout(grouped=True, ignore=ignore)] * len(areas), None)
@@ -193,15 +193,20 @@ def _tars(
     return TarSource(info, tuple(TarPart(area, how) for area, how in pairs))
 
 
-def _peek(area: TarArea) -> list[str]:
-    """The names of the first files of a tar; only as far as the first where that is a tar itself."""
+def _peek(area: TarArea) -> tuple[list[str], bool]:
+    """The names of the first files of a tar, and whether more follow."""
     names: list[str] = []
-    if is_compressed(area):
-        with open_area(area) as stream:
-            for member, _ in islice(read_stream(stream, area.name), _PEEK_MEMBERS):
-                names.append(plain_name(member.name))
-                if tar_stem(names[-1]) is not None:
-                    break  # to go on means to decompress all of an inner tar
-    else:
-        names = [plain_name(member.name) for member in islice(file_members(area.path), _PEEK_MEMBERS)]
-    return [one for one in names if not is_litter(one)]
+    passed = 0
+    with open_area(area) as stream:
+        compressed = is_compressed(area)
+        members = (member for member, _ in read_stream(stream, area.name)) if compressed else file_members(area.path)
+        for member in members:
+            name = plain_name(member.name)
+            if is_litter(name):
+                continue
+            names.append(name)
+            passed += member.size if compressed else 0
+            # To go on past an inner tar, or a bomb, means to decompress all of it.
+            if len(names) == _PEEK_MEMBERS or tar_stem(name) is not None or passed > _PEEK_BYTES:
+                return names, True
+    return names, False

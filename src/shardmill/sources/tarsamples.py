@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
+from operator import itemgetter
 
 from shardmill.errors import SourceError
 from shardmill.records import NO_LABEL, ByteRange, SampleRef
@@ -64,25 +66,22 @@ def sample_refs(
     return _grouped(entries, place, layout, fetch) if layout.grouped else _images(entries, place, layout)
 
 
-def looks_grouped(names: Iterable[str]) -> bool:
+def looks_grouped(names: Sequence[str], *, cut: bool) -> bool:
     """Whether these members, in file order, are a WebDataset tar rather than a pile of images.
 
     They are where a member is no image and no note (``img1.cls`` beside ``img1.jpg``), or where all keys come
-    with the same two or more extensions. The last key may be cut and does not count.
+    with the same two or more extensions. ``cut``: more members follow, so the last key does not count.
     """
     plain = [name for name in map(plain_name, names) if not is_litter(name)]
     if any(not is_image_name(name) and ("/" in name or not is_note(name)) for name in plain):
         return True
-    groups: dict[str, set[str]] = {}
-    notes: set[str] = set()
-    for name in plain:
-        key, extension = split_key(name)
-        groups.setdefault(key, set()).add(extension.lower())
-        notes.update({key} if not is_image_name(name) else ())
-    if any(len(groups[key]) > 1 for key in notes):  # img1.json beside img1.jpg is no note
-        return True
-    whole = list(groups.values())[:-1] or list(groups.values())
-    return bool(whole) and len(whole[0]) > 1 and all(group == whole[0] for group in whole)
+    split = [(*split_key(name), name) for name in plain]
+    images = {key for key, _, name in split if is_image_name(name)}
+    if any(key in images and not is_image_name(name) for key, _, name in split):
+        return True  # img1.json beside img1.jpg is no note
+    runs = [{extension.lower() for _, extension, _ in run} for _, run in groupby(split, key=itemgetter(0))]
+    whole = runs[:-1] if cut else runs
+    return bool(whole) and len(whole[0]) > 1 and all(run == whole[0] for run in whole)
 
 
 def _images(entries: Iterable[Entry], place: str, layout: Layout) -> Iterator[SampleRef]:
