@@ -50,21 +50,23 @@ class Pax:
     sparse: bool = False
 
 
-def checksums(block: bytes) -> tuple[int, int]:
-    """The unsigned and the signed sum of a header block, its own checksum field counted as eight spaces."""
-    fixed = block[:148] + b" " * 8 + block[156:BLOCK]
+def checksum_fits(block: bytes, stored: int) -> tuple[bool, int]:
+    """Whether ``stored`` is the sum of a header block, its own field counted as eight spaces; and that sum."""
+    fixed = block[:148] + b"        " + block[156:BLOCK]
     unsigned = sum(fixed)
+    if stored == unsigned:
+        return True, unsigned
     # Historic Sun tars summed signed chars; tarfile and GNU tar accept both, so we do.
-    return unsigned, unsigned - 256 * sum(byte >= 128 for byte in fixed)
+    return stored == unsigned - 256 * sum(byte >= 128 for byte in fixed), unsigned
 
 
 def parse_header(block: bytes, fail: Fail) -> Header:
     """Read one header block of exactly 512 bytes. Every field that decides name, size or kind is checked."""
     stored = _OCTAL.match(block[148:156])
-    unsigned, signed = checksums(block)
-    if stored is None or int(stored[1], 8) not in (unsigned, signed):
+    fits, computed = checksum_fits(block, -1 if stored is None else int(stored[1], 8))
+    if stored is None or not fits:
         found = block[148:156] if stored is None else f"{int(stored[1], 8):#o}"
-        fail(f"header checksum is {found!s}, the header sums to {unsigned:#o}: the header is damaged")
+        fail(f"header checksum is {found!s}, the header sums to {computed:#o}: the header is damaged")
     size = parse_size(block[124:136], fail)
     name = _text(block[0:100])
     typeflag = chr(block[156])
