@@ -24,12 +24,12 @@ GOAL = 0.90
 _BAR = 24
 
 
-def welcome(images: int, classes: int) -> Panel:
+def welcome(images: int) -> Panel:
     """The first thing on the screen: what will happen, and how long it takes."""
-    plan = f"It draws {images:,} pictures of {classes} kinds, packs, verifies, trains on them, races torchvision.\n"
+    plan = f"It draws {images:,} pictures, packs, verifies, trains on them, and races torchvision.\n"
     text = Text.assemble(
         ("shardmill", "bold cyan"),
-        " turns a pile of images into shuffled shards and feeds PyTorch as fast as the CPU decodes.\n",
+        " packs a pile of images into shuffled shards and feeds PyTorch at decoding speed.\n",
         plan,
         ("Two minutes or so on two cores. Nothing is downloaded; Ctrl-C stops at any time.", "dim"),
     )
@@ -137,7 +137,8 @@ def rates_chart(rates: Sequence[Rates]) -> RenderableType:
     if len(rates) < 2:
         return table
     ratio = f"{rates[0].median / rates[1].median:.1f} times"
-    rounds = f" as fast (medians of {len(rates[0].rounds)} rounds each, in turn)"
+    count = len(rates[0].rounds)
+    rounds = " as fast" + (f" (medians of {count} rounds each, in turn)" if count > 1 else "")
     return Group(table, Text.assemble((ratio, "bold green"), rounds))
 
 

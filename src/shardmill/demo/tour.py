@@ -14,6 +14,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.live import Live
+from rich.markup import escape
 
 from shardmill.demo import comparison, generator, screen
 from shardmill.demo.training import Epoch, train
@@ -96,6 +97,10 @@ def _ask_for_space(place: Path, images: int) -> None:
         )
 
 
+def _type(array: Any) -> str:
+    return str(array.dtype).removeprefix("torch.")
+
+
 class _Steps:
     """The steps in order; each prints its heading, does its work, and prints what came of it."""
 
@@ -112,7 +117,7 @@ class _Steps:
 
     def all(self, epochs: int, rounds: int) -> Tour:
         begin = time.perf_counter()
-        self.console.print(screen.welcome(self.images, len(generator.SCENES)))
+        self.console.print(screen.welcome(self.images))
         self.draw()
         self.pack()
         self.verify()
@@ -154,7 +159,9 @@ class _Steps:
                         total += batch.size
                         bar.advance(task, batch.pictures)
         mean = total / self.images
-        self.say("draw", f"{self.images:,} pictures, {total / 1e6:,.0f} MB, {mean / 1e3:.0f} kB each as in ImageNet")
+        self.say(
+            "draw", f"{self.images:,} pictures, {total / 1e6:,.0f} MB, {mean / 1e3:.0f} kB each: sized like ImageNet"
+        )
 
     def pack(self) -> None:
         import shardmill as sm
@@ -167,7 +174,7 @@ class _Steps:
         size = sum(p.stat().st_size for split in self.plans for p in self.packed(split).rglob("*") if p.is_file())
         shards = sum(len(list(self.packed(split).glob("*.tar"))) for split in self.plans)
         rate = size / 1e6 / self.seconds["pack"]
-        self.say("pack", f"{shards} standard WebDataset tars, {size / 1e6:,.0f} MB, {rate:,.0f} MB/s")
+        self.say("pack", f"{shards} WebDataset tars, {size / 1e6:,.0f} MB, {rate:,.0f} MB/s")
 
     def verify(self) -> None:
         import shardmill as sm
@@ -186,17 +193,14 @@ class _Steps:
             dataset = sm.open(self.packed("train"))
             loader = self.loader("train", sm.recipes.train(224), batch_size=comparison.BATCH)
             images, labels = next(iter(loader))
-        shape = f"images {images.dtype} {list(images.shape)}, labels {labels.dtype} {list(labels.shape)}"
-        name = dataset.classes[int(labels[0])] if dataset.classes else str(int(labels[0]))
-        self.say("open", f"{len(dataset):,} images; first batch: {shape}, the first of them [italic]{name}[/]")
+        shape = f"images {_type(images)} {list(images.shape)}, labels {_type(labels)} {list(labels.shape)}"
+        self.say("open", f"{len(dataset):,} images; the first batch: {escape(shape)}")
 
     def loader(self, split: str, recipe: Any, *, batch_size: int, shuffle: bool = True) -> Any:
         import shardmill as sm
 
         dataset = sm.open(self.packed(split))
-        framework = None if find_spec("torch") else "numpy"
-        extra = {} if framework is None else {"framework": framework}
-        return sm.Loader(dataset, batch_size=batch_size, recipe=recipe, seed=self.seed, shuffle=shuffle, **extra)
+        return sm.Loader(dataset, batch_size, recipe=recipe, seed=self.seed, shuffle=shuffle)
 
     def train(self, epochs: int) -> list[Epoch]:
         import shardmill as sm
@@ -212,10 +216,11 @@ class _Steps:
             training = self.loader("train", sm.recipes.train(_CROP), batch_size=64)
             recipe = sm.recipes.eval(_CROP, resize=_CROP * 9 // 8)
             validation = self.loader("val", recipe, batch_size=200, shuffle=False)
-            with Live(screen.epochs_table(passes, epochs), console=self.console, refresh_per_second=4) as live:
+            with Live(screen.epochs_table(passes, epochs), console=self.console, transient=True) as live:
                 for epoch in train(training, validation, classes=len(generator.SCENES), epochs=epochs, seed=self.seed):
                     passes.append(epoch)
                     live.update(screen.epochs_table(passes, epochs), refresh=True)
+            self.console.print(screen.epochs_table(passes, epochs))
         right = passes[-1].accuracy
         self.say("train", f"{right:.1%} of {len(self.plans['val']):,} pictures never seen before are named rightly")
         return passes
@@ -250,7 +255,8 @@ class _Steps:
         for split, plan in self.plans.items():
             tars = sorted(self.packed(split).glob("*.tar"))
             size = sum(t.stat().st_size for t in tars)
-            facts.append((split, f"{len(plan):,} images in {len(tars)} shards, {size / 1e6:,.0f} MB"))
+            shards = "1 shard" if len(tars) == 1 else f"{len(tars)} shards"
+            facts.append((split, f"{len(plan):,} images in {shards}, {size / 1e6:,.0f} MB"))
         if passes:
             facts.append(("accuracy", f"{passes[-1].accuracy:.1%} after {sum(e.seconds for e in passes):.0f} s"))
         if rates:
