@@ -3,8 +3,8 @@
     python -m benchmarks.kernel                     500 images, 2 threads, 15 interleaved rounds, about 20 s
     python -m benchmarks.kernel --simd portable     as on a CPU without AVX2
 
-The ceiling is libjpeg-turbo's entropy decoding (``jpeg_read_coefficients``) of the same whole images in as many threads.
-Rounds are interleaved and ratios are taken within a round. Batches of 64 go into buffers that are reused.
+The ceiling is libjpeg-turbo's entropy decoding (``jpeg_read_coefficients``) of the same whole images, in as many
+threads. Rounds are interleaved and ratios are taken within a round. Batches of 64 go into buffers that are reused.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 
 from benchmarks.harness import SAMPLE, Spread, busy_warning, log, machine, paired, print_table
 from shardmill.images import recipes
-from shardmill.images.decode import Crops, decode_into, read_sizes
+from shardmill.images.decode import Crops, PixelDtype, decode_into, read_sizes
 from shardmill.images.plan import compile_recipe
-from shardmill.images.recipe import PixelDtype
 from shardmill.native import native
 from shardmill.records import EncodedImages, ImageFormat
 
@@ -122,14 +121,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         goal = f">= {GOALS[name]:.2f}" if name in GOALS else ""
         rows.append([name, Spread.of(values).text(), "" if name == CEILING else ratio.text(2), goal])
     features = native.native_features()
+    note = (
+        f"{options.threads} threads, batches of {options.batch}, {features['simd']}, libjpeg-turbo "
+        f"{features['libjpeg_turbo']}; {machine()}"
+    )
     print_table(
         f"{len(images)} ImageNet JPEGs ({images.sizes.mean() / 1000:.0f} KB), RandomResizedCrop(224), {options.order}",
         ("into", "images/s", "of the ceiling", "goal"),
         rows,
-        [
-            f"{options.threads} threads, batches of {options.batch}, {features['simd']}, libjpeg-turbo "
-            f"{features['libjpeg_turbo']}; {machine()}"
-        ],
+        [note],
     )
     return 0
 
