@@ -20,7 +20,8 @@ def load(job: Job) -> Iterator[tuple[Any, Any]]:
         last="keep",
         threads=job.workers,
     )
-    yield from loader
+    for batch in loader:
+        yield batch.images, batch.labels
 
 
 PEER = Peer(title="shardmill", imports=("shardmill", "torch"), reads="dataset", load=load)
