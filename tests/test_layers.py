@@ -24,7 +24,7 @@ TIERS = [
 # Pixels know nothing of where bytes come from: of the tiers below, images may use only these.
 IMAGES_MAY_USE = TIERS[0] | TIERS[3]
 TORCH_MAY_BE_IN = {"loading/torch.py", "interop", "demo"}
-BASE_PACKAGES = {"numpy", "PIL", "google_crc32c", "braceexpand", "typer", "click", "rich", "shardmill"}
+BASE_PACKAGES = {"numpy", "PIL", "google_crc32c", "typer", "click", "rich", "shardmill"}
 MODULES = sorted(SOURCE.rglob("*.py"))
 
 

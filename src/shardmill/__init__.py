@@ -1,1 +1,42 @@
-"""Pack any pile of images into globally shuffled, indexed shards and feed them to PyTorch."""
+"""Pack any pile of images into globally shuffled, indexed shards and feed them to PyTorch.
+
+import shardmill as sm
+
+sm.pack("photos/", "shards/")
+ds = sm.open("shards/")
+for images, labels in sm.Loader(ds, batch_size=256, recipe=sm.recipes.train(224)):
+    ...
+"""
+
+from __future__ import annotations
+
+from shardmill import errors
+from shardmill.errors import ShardmillError
+from shardmill.images import recipes
+from shardmill.images.encode import Encode
+from shardmill.loading.loader import Loader
+from shardmill.records import Batch, Sample
+from shardmill.shards.dataset import Dataset
+from shardmill.shards.open import open_dataset as open  # noqa: A004 - the verb of the design: sm.open
+from shardmill.shards.packing import PackReport, pack
+from shardmill.shards.verify import VerifyReport, verify
+
+__all__ = [
+    "Batch",
+    "Dataset",
+    "Encode",
+    "Loader",
+    "PackReport",
+    "Sample",
+    "ShardmillError",
+    "VerifyReport",
+    "errors",
+    "open",
+    "pack",
+    "recipes",
+    "verify",
+]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -11,7 +11,7 @@ from shardmill.errors import OptionsError, SourceError
 from shardmill.records import Sample
 from shardmill.shards.grouping import plain_name
 from shardmill.shards.tar import file_members, read_stream
-from shardmill.sources.expand import expand
+from shardmill.storage.names import expand
 from shardmill.sources.folder import FolderOptions, FolderPart, FolderSource
 from shardmill.sources.iterable import IterableSource
 from shardmill.sources.keys import is_image_name, is_litter

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from shardmill.errors import OptionsError, SourceError
-from shardmill.sources.expand import expand, expand_braces
+from shardmill.errors import OptionsError
+from shardmill.storage.names import expand, expand_braces
 
 
 @pytest.mark.parametrize(
@@ -30,5 +30,5 @@ def test_globs_are_sorted(tmp_path: Path) -> None:
     for name in ("b.tar", "a.tar", "c.txt"):
         (tmp_path / name).touch()
     assert expand(f"{tmp_path}/*.tar") == [f"{tmp_path}/a.tar", f"{tmp_path}/b.tar"]
-    with pytest.raises(SourceError, match="no file fits"):
+    with pytest.raises(OptionsError, match="matches no file"):
         expand(f"{tmp_path}/*.zip")
