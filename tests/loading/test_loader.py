@@ -85,7 +85,7 @@ def test_pixels_and_order_do_not_depend_on_threads_chunks_or_prefetch(make_reade
     reader = make_reader([50, 50])
     expected = [(b.ids.tolist(), b.images.copy()) for b in loader(reader, threads=1)]
     for threads, chunk, prefetch in [(1, 1, 1), (4, 3, 4), (3, 100, 2)]:
-        tuning = Tuning(chunk_samples=chunk, prefetch=prefetch, read_threads=threads)
+        tuning = Tuning(decode_samples=chunk, read_samples=chunk + 2, prefetch=prefetch, read_threads=threads)
         got = [(b.ids.tolist(), b.images.copy()) for b in loader(reader, threads=threads, tuning=tuning)]
         assert [ids for ids, _ in got] == [ids for ids, _ in expected]
         assert all(np.array_equal(a, b) for (_, a), (_, b) in zip(got, expected, strict=True))
@@ -272,7 +272,7 @@ def test_skip_with_padding_keeps_the_shape(make_reader: Make) -> None:
 
 def test_buffers_come_back_and_kept_batches_stay_as_they_are(make_reader: Make) -> None:
     reader = make_reader([160])
-    one = loader(reader, tuning=Tuning(prefetch=1, chunk_samples=4), threads=1)
+    one = loader(reader, tuning=Tuning(prefetch=1, decode_samples=4), threads=1)
     for _ in range(3):
         for batch in one:
             del batch
@@ -354,7 +354,7 @@ def test_options_that_make_no_sense(make_reader: Make, options: dict[str, Any], 
 
 
 def test_tuning_and_empty_datasets(make_reader: Make) -> None:
-    for knob in ({"prefetch": 0}, {"chunk_samples": 0}, {"read_threads": 0}, {"wait_seconds": 0}):
+    for knob in ({"prefetch": 0}, {"decode_samples": 0}, {"read_threads": 0}, {"wait_seconds": 0}):
         with pytest.raises(OptionsError, match=next(iter(knob))):
             Tuning(**knob)  # type: ignore[arg-type]
     with pytest.raises(OptionsError, match="no samples"):

@@ -63,6 +63,19 @@ def test_results_go_from_stage_to_stage() -> None:
     assert out == [n * 2 + 1 for n in range(10)]
 
 
+def test_a_stage_may_split_its_tasks() -> None:
+    out: list[tuple[int, int]] = []
+    stages = [
+        Stage("split", lambda n: [(n, piece) for piece in range(n)], 2, splits=True),
+        Stage("take", out.append, 2),
+    ]
+    # Task 0 splits into nothing, and job 3 is nothing but such tasks.
+    jobs = iter([Job("a", [3, 0, 1]), Job("b", [2]), Job("c", []), Job("d", [0, 0]), Job("e", [5])])
+    done = Pipeline(jobs, stages, in_flight=2, queue_tasks=2, wait_seconds=60, name="test")
+    assert list(done) == ["a", "b", "c", "d", "e"]
+    assert sorted(out) == sorted((n, piece) for n in (3, 1, 2, 5) for piece in range(n))
+
+
 def test_only_so_many_jobs_are_begun_before_they_are_delivered() -> None:
     begun: list[int] = []
 

@@ -25,7 +25,7 @@ from shardmill.loading.pipeline import Pipeline, Stage
 from shardmill.loading.protocols import Reader
 from shardmill.loading.state import make_state, read_state
 from shardmill.loading.steps import Last, Steps, default_lanes
-from shardmill.loading.work import EpochWork, OnError, StepBatch
+from shardmill.loading.work import Columns, EpochWork, OnError, StepBatch
 from shardmill.records import Batch
 
 Framework = Literal["torch", "numpy"]
@@ -134,12 +134,13 @@ class Loader:
         self.on_error: OnError = on_error
         self.threads = usable_cores() if threads is None else threads
         self.tuning = Tuning() if tuning is None else tuning
+        self._columns = Columns.of(dataset)
         self._plan = compile_recipe(self.recipe)
         self._order = make_order(dataset.shard_first, seed=seed, lanes=self.lanes, shuffle=shuffle, window=window)
         self._steps = Steps(len(dataset), self.global_batch, self.lanes, self.world_size, self.rank, last)
         self._finish, allocate = _hand_over(framework, device, self._plan.layout.dtype)
-        # Enough chunks for every thread to have one at work and one waiting.
-        self._in_flight = max(self.tuning.prefetch, -(-2 * self.threads * self.tuning.chunk_samples // batch_size))
+        # Enough pieces for every thread to have one at work and one waiting.
+        self._in_flight = max(self.tuning.prefetch, -(-2 * self.threads * self.tuning.decode_samples // batch_size))
         layout = self._plan.layout
         bytes_per_batch = int(np.prod(layout.batch_shape(batch_size))) * layout.buffer_dtype.itemsize
         # Besides those in flight: the batch in the consumer's hands and the one it drops on taking the next.
@@ -241,6 +242,7 @@ class _Epoch:
         self._number = epoch
         work = EpochWork(
             reader=loader.dataset,
+            columns=loader._columns,
             order=loader._order,
             steps=loader._steps,
             plan=loader._plan,
@@ -248,7 +250,8 @@ class _Epoch:
             epoch=epoch,
             slabs=loader._slabs,
             arenas=loader._arenas,
-            chunk_samples=loader.tuning.chunk_samples,
+            read_samples=loader.tuning.read_samples,
+            decode_samples=loader.tuning.decode_samples,
             on_error=loader.on_error,
             limits=loader.tuning.limits,
         )
@@ -258,7 +261,7 @@ class _Epoch:
         self._counted = False
         self._pipeline: Pipeline[StepBatch] = Pipeline(
             work.jobs(step),
-            [Stage("read", work.read, loader._read_threads), Stage("decode", work.decode, loader.threads)],
+            [Stage("read", work.read, loader._read_threads, splits=True), Stage("decode", work.decode, loader.threads)],
             in_flight=loader._in_flight,
             queue_tasks=loader.threads,
             wait_seconds=loader.tuning.wait_seconds,

@@ -34,12 +34,13 @@ _LOOK_UP = 0.5
 
 @dataclass(frozen=True)
 class Stage:
-    """``run(task)`` gives the task for the next stage; the last stage's result is dropped. Called from ``threads``
-    threads at once."""
+    """``run(task)`` gives the task for the next stage, or with ``splits`` a sequence of tasks, maybe none; the last
+    stage's result is dropped. Called from ``threads`` threads at once."""
 
     name: str
     run: Callable[[Any], Any]
     threads: int
+    splits: bool = False
 
 
 @dataclass(frozen=True)
@@ -61,12 +62,15 @@ class StageTimes:
 
 @dataclass
 class _Running:
-    """A job under way. ``failure`` is the first in task order: (task number, stage, error)."""
+    """A job under way. ``failure`` is the first in task order: (task number, stage, error).
+
+    A task's number is its place in the job, and in each split: (3,) splits into (3, 0), (3, 1) ...
+    """
 
     value: Any
     number: int
     left: int
-    failure: tuple[int, str, BaseException] | None = None
+    failure: tuple[tuple[int, ...], str, BaseException] | None = None
 
 
 class _State:
@@ -86,7 +90,7 @@ class _State:
         self.room = [threading.Condition(self.lock) for _ in stages]
         self.delivery = threading.Condition(self.lock)
         # queues[i] holds (job, task number, task) for stage i. The first is filled by `_plan`.
-        self.queues: list[deque[tuple[_Running, int, Any]]] = [deque() for _ in stages]
+        self.queues: list[deque[tuple[_Running, tuple[int, ...], Any]]] = [deque() for _ in stages]
         self.begun: deque[_Running] = deque()
         self.planned = 0
         self.planning = False
@@ -270,26 +274,41 @@ def _work(state: _State, index: int) -> None:
         with state.lock:
             times.starved += begun - asked
             times.work += ended - begun
-            if error is None and not last:
-                queue = state.queues[index + 1]
-                while len(queue) >= state.queue_tasks and not _over(state):
-                    state.room[index + 1].wait(_LOOK_UP)
-                times.blocked += time.perf_counter() - ended
-                if state.stopping:
-                    return
-                queue.append((running, number, result))
-                state.ready[index + 1].notify()
-            else:
-                if error is not None:
-                    _fail(state, running, number, stage.name, error)
-                running.left -= 1
-                if running.left == 0:
-                    state.delivery.notify()
             state.progress = time.monotonic()
-        del running, result, error
+            following: list[tuple[tuple[int, ...], Any]] = []
+            if error is not None:
+                _fail(state, running, number, stage.name, error)
+            elif stage.splits:
+                following = [((*number, piece), task) for piece, task in enumerate(result)]
+            elif not last:
+                following = [(number, result)]
+            running.left += len(following) - 1
+            if running.left == 0:
+                state.delivery.notify()
+            if following and not _put(state, index + 1, running, following):
+                return
+            times.blocked += time.perf_counter() - ended
+        del running, result, error, following
 
 
-def _take(state: _State, index: int) -> tuple[_Running, int, Any] | None:
+def _put(state: _State, index: int, running: _Running, tasks: list[tuple[tuple[int, ...], Any]]) -> bool:
+    """Hands tasks to stage ``index``, one by one as there is room. ``False`` where that has come to an end."""
+    queue = state.queues[index]
+    while tasks:
+        while len(queue) >= state.queue_tasks:
+            if _over(state):
+                return False
+            state.room[index].wait(_LOOK_UP)
+        if state.stopping:
+            return False
+        number, task = tasks.pop(0)
+        queue.append((running, number, task))
+        state.ready[index].notify()
+        del task
+    return True
+
+
+def _take(state: _State, index: int) -> tuple[_Running, tuple[int, ...], Any] | None:
     """The next task of a stage, planning jobs where the first stage has none; ``None`` when there will be no more."""
     queue = state.queues[index]
     while True:
@@ -323,11 +342,11 @@ def _plan(state: _State) -> None:
         if job is not None:
             running = _Running(job.value, state.planned, len(job.tasks))
             state.begun.append(running)
-            state.queues[0].extend((running, number, task) for number, task in enumerate(job.tasks))
+            state.queues[0].extend((running, (number,), task) for number, task in enumerate(job.tasks))
         elif error is not None:
             running = _Running(None, state.planned, 0)
             state.begun.append(running)
-            _fail(state, running, 0, "plan", error)
+            _fail(state, running, (), "plan", error)
         else:
             state.exhausted = True
         state.planned += 1
@@ -337,7 +356,7 @@ def _plan(state: _State) -> None:
         state.delivery.notify()
 
 
-def _fail(state: _State, running: _Running, number: int, stage: str, error: BaseException) -> None:
+def _fail(state: _State, running: _Running, number: tuple[int, ...], stage: str, error: BaseException) -> None:
     # The first in task order, so that the same bad data gives the same error whichever thread was faster. All tasks of
     # this job and of those before it still run; later jobs are not begun.
     if running.failure is None or number < running.failure[0]:
