@@ -58,6 +58,15 @@ def in_worker() -> bool:
     return data is not None and data.get_worker_info() is not None
 
 
+def shared_number(value: int) -> Any:
+    """A cell ``[value]`` that this process shares with the workers it forks or spawns later.
+
+    So that ``set_epoch`` reaches the persistent workers of a DataLoader. Without torch, a list.
+    """
+    torch: Any = sys.modules.get("torch")
+    return [value] if torch is None else torch.tensor([value], dtype=torch.int64).share_memory_()
+
+
 @dataclass(frozen=True)
 class Deal:
     """How the positions of a stream are dealt: to the ranks in runs of ``run`` positions, then to each rank's workers.

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
 
 from shardmill.errors import OptionsError
 from shardmill.interop.decoders import SampleDict
 from shardmill.interop.handlers import Handle, reraise_exception
-from shardmill.interop.placement import Deal, Ranks, current_ranks, current_workers, in_worker
+from shardmill.interop.placement import Deal, Ranks, current_ranks, current_workers, in_worker, shared_number
+from shardmill.interop.protocols import Samples
 from shardmill.interop.stages import map_items
 from shardmill.interop.verbs import Pass, Verbs
 from shardmill.loading.order import Order, SequentialOrder
-from shardmill.shards.dataset import Dataset
 
 T = TypeVar("T")
 
@@ -43,7 +42,7 @@ class Stream(Verbs, IterableDataset[Any]):
 
     def __init__(
         self,
-        dataset: Dataset,
+        dataset: Samples,
         *,
         order: Order | None = None,
         seed: int = 0,
@@ -61,7 +60,7 @@ class Stream(Verbs, IterableDataset[Any]):
         self._handler = handler
         self._dealt = 1
         self._length: int | None = None
-        self._epoch = _new_cell()
+        self._epoch = shared_number(0)
 
     def set_epoch(self, epoch: int) -> None:
         """Which epoch the next iteration is; 0 until then. Reaches the workers of a DataLoader, persistent ones too."""
@@ -115,18 +114,10 @@ class Stream(Verbs, IterableDataset[Any]):
 
     def _changed(self: S, **attributes: Any) -> S:
         # An epoch of its own: setting the one of a stream leaves those it was made from alone.
-        return super()._changed(_epoch=_new_cell(self.epoch), **attributes)
+        return super()._changed(_epoch=shared_number(self.epoch), **attributes)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_seen_ranks": current_ranks() or self._seen_ranks}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.dataset!r}, {len(self._stages)} stages)"
-
-
-def _new_cell(epoch: int = 0) -> Any:
-    """A number that a process shares with the workers it forks or spawns later, so that `set_epoch` reaches them."""
-    torch: Any = sys.modules.get("torch")
-    if torch is None:
-        return [epoch]
-    return torch.tensor([epoch], dtype=torch.int64).share_memory_()

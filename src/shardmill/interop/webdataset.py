@@ -14,6 +14,8 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
+import numpy as np
+
 from shardmill.errors import MissingExtraError, OptionsError
 from shardmill.interop import handlers
 from shardmill.interop.collation import collate as default_collation_fn
@@ -27,12 +29,12 @@ from shardmill.interop.handlers import (
     warn_and_stop,
 )
 from shardmill.interop.images import ImageDecoder as imagehandler  # noqa: N813  (webdataset's name for it)
+from shardmill.interop.order import ShardOrder
 from shardmill.interop.placement import Deal, Ranks, Workers
+from shardmill.interop.protocols import Samples
 from shardmill.interop.stream import Stream
+from shardmill.interop.tars import Urls, open_samples
 from shardmill.interop.verbs import Pass, Verbs
-from shardmill.loading.order import LaneOrder
-from shardmill.shards.dataset import Dataset
-from shardmill.shards.open import open_dataset
 
 __all__ = [
     "Continue",
@@ -53,7 +55,6 @@ __all__ = [
     "warn_and_stop",
 ]
 
-Urls = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 L = TypeVar("L", bound="WebLoader")
 
 
@@ -75,9 +76,10 @@ def single_node_only(source: Iterator[Any]) -> Iterator[Any]:
 class WebDataset(Stream):
     """A `Stream` over tars, made by webdataset's call.
 
-    ``urls``: a tar, a pattern (``x-{000..099}.tar``, several with ``::`` between), a list of them, a packed directory,
-    or an opened dataset. ``shardshuffle``: true or a number of 1 or more: the shards come in an order drawn from seed
-    and epoch, all of them (there is no buffer of shards); otherwise in the order given. ``detshuffle``: always so.
+    ``urls``: a tar (its samples need not hold an image), a pattern (``x-{000..099}.tar``, several with ``::`` between),
+    a list of them, a packed directory, or an opened dataset. ``shardshuffle``: true or a number of 1 or more: the
+    shards come in an order drawn from seed and epoch, all of them (there is no buffer of shards); otherwise in the
+    order given. ``detshuffle``: always so.
     ``nodesplitter``, ``workersplitter``: see `split_by_node`. ``empty_check``: `OptionsError` for a dataset without
     samples. ``ranks``: see `Stream`.
 
@@ -87,7 +89,7 @@ class WebDataset(Stream):
 
     def __init__(
         self,
-        urls: Urls | Dataset,
+        urls: Urls | Samples,
         handler: Handle = reraise_exception,
         *,
         resampled: bool = False,
@@ -111,11 +113,10 @@ class WebDataset(Stream):
                     f"{splitter!r}: samples are dealt over ranks and workers by themselves; pass ranks=Ranks(rank, "
                     "world_size) to say which part this process reads"
                 )
-        dataset = urls if isinstance(urls, Dataset) else open_dataset(_several(urls))
+        dataset: Samples = open_samples(_several(urls)) if isinstance(urls, str | os.PathLike | Sequence) else urls
         if empty_check and not len(dataset):
             raise OptionsError(f"{urls} holds no samples; empty_check=False accepts that")
-        # A window of one sample: the shards change places, the samples inside them do not.
-        order = LaneOrder(dataset.shard_first, seed=seed, lanes=1, window_samples=1) if shardshuffle else None
+        order = ShardOrder(np.array(dataset.shard_first), seed) if shardshuffle else None
         super().__init__(dataset, order=order, seed=seed, ranks=ranks, handler=handler)
         if repeat:
             self._passes = self.repeat()._passes
