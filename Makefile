@@ -25,5 +25,21 @@ $(STAMP): pyproject.toml constraints.txt $(NATIVE)
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[test]'
 	touch $@
 
+bench: $(VENV)/.installed-bench
+	$(BIN)/python -m benchmarks.loader
+	$(BIN)/python -m benchmarks.random_access
+	$(BIN)/python -m benchmarks.packing
+	$(BIN)/python -m benchmarks.index
+
+$(VENV)/.installed-bench: $(STAMP)
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[bench]'
+	touch $@
+
+docs: $(STAMP)
+	$(BIN)/python -m pytest tests/test_docs.py
+
+sanitize: $(STAMP)
+	scripts/sanitize.sh
+
 clean:
 	rm -rf build dist $(VENV)

