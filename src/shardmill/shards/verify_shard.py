@@ -128,7 +128,7 @@ class _Shard:
 
     def _column(self, name: str) -> NDArray[Any] | None:
         first, samples = self.task.first, self.task.samples
-        if first is None or samples is None:
+        if first is None or samples is None or f"{name}.npy" not in self.task.dtypes:
             return None
         offset, dtype = self._place(name, first)
         try:

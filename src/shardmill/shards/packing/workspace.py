@@ -41,8 +41,9 @@ class Workspace:
         (self.control / STOP_FILE).unlink(missing_ok=True)
 
     def stop(self) -> None:
-        """Asks every worker to stop."""
-        (self.control / STOP_FILE).touch()
+        """Asks every worker to stop; nothing where the work is over."""
+        if self.control.is_dir():
+            (self.control / STOP_FILE).touch()
 
     def remove(self) -> None:
         """Takes all of it away; the journal last, so that an interrupted removal can be told from a fresh start."""

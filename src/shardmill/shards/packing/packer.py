@@ -77,12 +77,12 @@ def pack(
     ``shard_bytes``, ``shard_samples``: most bytes (end marker included) and samples of a shard. ``workers``:
     processes, by default one per usable core; 1 works in this process. ``memory_bytes``: what all processes together
     may hold besides 150 MB for the interpreters, at least 64 MiB; one sample must fit on top. ``scratch``: folder for
-    the bulky temporary files, by default in ``dest``; as large as the source where it cannot be read in any order or is
-    re-encoded. ``encode``: re-encode every image; by default bytes are kept. ``sequential``: read
-    the source front to back and write everything twice, where reading in any order is slow (hard disks, tape). ``executor``: where tasks run, with
-    ``workers`` of them at a time; it must see ``dest``, ``scratch`` and the source under the same paths. ``resume``:
-    continue an interrupted pack of the same source with the same options. ``progress``: a callable that gets every
-    `ProgressEvent`, or whether to draw a bar where stderr is a terminal. ``name``: of the shards.
+    the bulky temporary files, by default in ``dest``; they are as large as the source where it is re-encoded, cannot
+    be read in any order, or is read ``sequential``: front to back, written twice, for hard disks and tape. ``encode``:
+    re-encode every image; by default bytes are kept. ``executor``: where tasks run, with ``workers`` of them at a time;
+    it must see ``dest``, ``scratch`` and the source under the same paths. ``resume``: continue an interrupted pack of
+    the same source with the same options. ``progress``: a callable that gets every `ProgressEvent`, or whether to draw
+    a bar where stderr is a terminal. ``name``: of the shards.
 
     Raises `OptionsError` for options that make no sense or a ``dest`` that is in use or not free, `SourceError` for
     what the source holds, `OSError` naming the path for what the disk refuses. After any of them, and after Ctrl-C,
@@ -217,6 +217,7 @@ class _Job:
             self._gather(executor, board, plans, runs)
         with self._timed("commit"), board.stage("commit"):
             notes = self._commit(plans, classes)
+        self.space.remove()
         size = sum(plan.size for plan in plans)
         samples = sum(plan.samples for plan in plans)
         return PackReport(
@@ -353,7 +354,6 @@ class _Job:
                 created_by=f"shardmill {version('shardmill')}",
             ),
         )
-        self.space.remove()
         return notes
 
     def _notes(self, results: Sequence[ShardResult], samples: int) -> tuple[str, ...]:
