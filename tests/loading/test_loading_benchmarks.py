@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -25,5 +26,6 @@ def test_order_runs() -> None:
 
 
 def test_overhead_runs(imagenet_sample: Path, tmp_path: Path) -> None:
-    (row,) = run("overhead", "--work-dir", str(tmp_path))["us_per_sample"].values()
+    rows: dict[str, Any] = run("overhead", "--work-dir", str(tmp_path))["us_per_sample"]
+    (row,) = rows.values()
     assert all(us > 0 for us in row["cpu"])
