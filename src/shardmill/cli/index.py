@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from shardmill.cli.show import as_json, console, errors, size
+from shardmill.cli.show import as_json, byte_bar, console, size
 from shardmill.errors import OptionsError
 from shardmill.shards.bare import index_tars
 from shardmill.shards.manifest import MANIFEST
@@ -35,16 +34,7 @@ def run(
         raise OptionsError(f"{folder / MANIFEST} is there already: --force replaces it")
     tars = tars_in(folder)
     started = time.monotonic()
-    bar = Progress(
-        TextColumn("indexing"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-        console=errors,
-        disable=json or not errors.is_terminal,
-    )
-    with bar:
+    with byte_bar("indexing", hidden=json) as bar:
         task = bar.add_task("index", total=sum(path.stat().st_size for path in tars))
         manifest = index_tars(
             tars, root=folder, dest=folder, checksums=checksums, done=lambda count: bar.advance(task, count)

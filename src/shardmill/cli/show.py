@@ -7,6 +7,7 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.table import Table
 
 console = Console(highlight=False)
@@ -38,6 +39,19 @@ def facts(rows: list[tuple[str, str]]) -> Table:
     for name, value in rows:
         made.add_row(name, value)
     return made
+
+
+def byte_bar(what: str, *, hidden: bool) -> Progress:
+    """A progress bar over bytes, with rate and time left, on stderr; nothing where that is no terminal."""
+    return Progress(
+        TextColumn(what),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        console=errors,
+        disable=hidden or not errors.is_terminal,
+    )
 
 
 def as_json(value: Any) -> None:

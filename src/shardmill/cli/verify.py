@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from shardmill.cli.show import as_json, console, errors, size, table
+from shardmill.cli.show import as_json, byte_bar, console, size, table
 from shardmill.shards.verify import verify
 
 HELP = (
@@ -24,16 +23,7 @@ def run(
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """See `HELP`."""
-    bar = Progress(
-        TextColumn("verifying"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-        console=errors,
-        disable=json or not errors.is_terminal,
-    )
-    with bar:
+    with byte_bar("verifying", hidden=json) as bar:
         task = bar.add_task("verify", total=None)
         report = verify(
             dataset, workers=workers, progress=lambda done, total: bar.update(task, completed=done, total=total)
