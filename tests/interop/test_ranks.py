@@ -24,9 +24,10 @@ def main():
     stream = wds.WebDataset(urls, shardshuffle=True).to_tuple("__key__")
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
     shards = IterableShards(open_dataset(urls), 2, recipe=recipes.eval(8, resize=8), threads=1)
-    how = {"multiprocessing_context": "spawn", "num_workers": 1} if rank == 0 else {"num_workers": 2}
-    keys = [key for (key,) in DataLoader(stream, batch_size=None, **how)]
-    batches = [batch.ids.tolist() for batch in DataLoader(shards, batch_size=None, **how)]
+    spawned, forked = {"multiprocessing_context": "spawn", "num_workers": 1}, {"num_workers": 2}
+    how = [spawned, forked] if rank == 0 else [forked, spawned]
+    keys = [key for (key,) in DataLoader(stream, batch_size=None, **how[0])]
+    batches = [batch.ids.tolist() for batch in DataLoader(shards, batch_size=None, **how[1])]
     steps = len(shards)
     dist.barrier()
     dist.destroy_process_group()

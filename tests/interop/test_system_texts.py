@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-import types
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -127,18 +125,15 @@ def run(script: str, **names: Any) -> dict[str, Any]:
     return space
 
 
-def test_cortx(shards: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[Any, Any]] = []
-
-    def tqdm(items: Iterable[Any], total: float) -> Iterable[Any]:
-        for each in items:
-            seen.append(each)
-            yield each
-
-    module = types.ModuleType("tqdm")
-    module.tqdm = tqdm  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "tqdm", module)
+def test_cortx(shards: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # tqdm need not be installed: this one remembers what it saw.
+    (tmp_path / "tqdm.py").write_text(
+        "seen = []\n\ndef tqdm(items, total):\n    for each in items:\n        seen.append(each)\n        yield each\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "tqdm", raising=False)
     run(CORTX, SHARDS=[str(path) for path in shards])
+    seen = sys.modules.pop("tqdm").seen
     assert [tuple(images.shape) for images, _ in seen] == [(64, 3, 224, 224), (9, 3, 224, 224)]
     assert [label for _, labels in seen for label in labels.tolist()] == [*range(70), *range(3)]
 
