@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 import time
 import weakref
@@ -14,34 +15,22 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from shardmill.errors import DataError, OptionsError
+from shardmill.errors import OptionsError
 from shardmill.images import recipes
 from shardmill.images.plan import compile_recipe
 from shardmill.images.recipe import Recipe
 from shardmill.loading.batch import SlabPool, allocate_huge
+from shardmill.loading.ledger import Ledger, Skipped
 from shardmill.loading.options import Tuning, usable_cores
 from shardmill.loading.order import DEFAULT_WINDOW, Window, make_order
 from shardmill.loading.pipeline import Pipeline, Stage
 from shardmill.loading.protocols import Reader
-from shardmill.loading.state import make_state, read_state
+from shardmill.loading.state import digest_of, make_state, read_state
 from shardmill.loading.steps import Last, Steps, default_lanes
 from shardmill.loading.work import Columns, EpochWork, OnError, StepBatch
 from shardmill.records import Batch
 
 Framework = Literal["torch", "numpy"]
-
-# What is remembered of skipped samples, one by one; the count goes on.
-_MAX_LEDGER = 10_000
-
-
-@dataclass(frozen=True)
-class Skipped:
-    """A sample left out with ``on_error="skip"``: where it lies and what is wrong with it."""
-
-    id: int
-    epoch: int
-    step: int
-    error: DataError
 
 
 @dataclass(frozen=True)
@@ -82,6 +71,9 @@ class Loader:
             rows are real, the others are zeros with id and label -1). Step counts are equal on all ranks with each.
         on_error: ``"raise"`` (default) an error with shard, key and offset, or ``"skip"``: leave out the one sample,
             count it in `stats` and name it in `skipped`. The batch is then shorter (with ``"pad"``: not valid there).
+            The order is the same with both, so a run that stopped at a bad sample may go on with ``"skip"``.
+        ledger: a folder to which every rank appends the samples it skips, a line of JSON each, so that they are known
+            after a restart, too; see `shardmill.loading.ledger`. Ranks and restarts may share it.
         threads: that decode; by default one per usable core. With several ranks on a machine give each its share.
         device: where tensors go; a CUDA copy is asynchronous, from pinned memory.
         framework: ``"torch"`` or ``"numpy"``; torch where it is installed. bfloat16 is uint16 bits in numpy.
@@ -109,6 +101,7 @@ class Loader:
         window: Window = DEFAULT_WINDOW,
         last: Last = "keep",
         on_error: OnError = "raise",
+        ledger: str | os.PathLike[str] | None = None,
         threads: int | None = None,
         device: object = None,
         framework: Framework | None = None,
@@ -116,6 +109,8 @@ class Loader:
     ) -> None:
         if on_error not in ("raise", "skip"):
             raise OptionsError(f'on_error must be "raise" or "skip", got {on_error!r}')
+        if ledger is not None and on_error != "skip":
+            raise OptionsError('ledger= names the samples that on_error="skip" leaves out; nothing would be written')
         if type(seed) is not int or not 0 <= seed < 2**64:
             raise OptionsError(f"seed must be an integer within 0 .. 2^64 - 1, got {seed!r}")
         if type(batch_size) is not int or batch_size < 1:
@@ -150,7 +145,7 @@ class Loader:
         self._begun = False
         self._running: weakref.ref[_Epoch] | None = None
         self._stats = LoaderStats()
-        self._skipped: list[Skipped] = []
+        self._ledger = Ledger(ledger, self._sequence(), rank=self.rank, world_size=self.world_size)
 
     def __len__(self) -> int:
         """Steps of an epoch, the same on every rank."""
@@ -163,8 +158,16 @@ class Loader:
 
     @property
     def skipped(self) -> tuple[Skipped, ...]:
-        """Samples left out so far with ``on_error="skip"``, the first 10,000."""
-        return tuple(self._skipped)
+        """Samples left out with ``on_error="skip"`` by this rank, each once an epoch, the first 10,000.
+
+        After `load_state_dict` with ``ledger=``: also what all ranks left out before that state.
+        """
+        return self._ledger.entries
+
+    @property
+    def skipped_by_epoch(self) -> dict[int, int]:
+        """How many samples were left out in each epoch, of those that `skipped` names and beyond the first 10,000."""
+        return self._ledger.counts
 
     def set_epoch(self, epoch: int) -> None:
         """The next iteration is this epoch, from its start; ends one that runs.
@@ -183,15 +186,19 @@ class Loader:
         """Where the loader stands after the last batch handed out: JSON values, under 1 kB; no pickle."""
         return make_state(self._identity(), epoch=self._epoch, step=self._step)
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], *, new_recipe: bool = False) -> None:
         """The next iteration continues after the state's last batch, in O(1); ends one that runs.
 
         The world size may differ if the global batch is the same. Raises `StateError` naming the field that does not
-        fit (dataset, seed, lanes, window, global batch, last).
+        fit (dataset, samples, shuffle, seed, lanes, window, global batch, last, recipe). ``new_recipe``: another recipe
+        is meant, as in training that goes on at another resolution: the same samples, with other pixels from here on.
         """
+        if new_recipe and isinstance(state, Mapping):
+            state = {**state, "recipe": digest_of(self.recipe.to_json())}
         epoch, step = read_state(state, self._identity(), steps=len(self))
         self.close()
         self._epoch, self._step, self._begun = epoch, step, False
+        self._ledger.resume(epoch, step)
 
     def stats(self) -> LoaderStats:
         """Counts and times so far, of this rank."""
@@ -219,6 +226,10 @@ class Loader:
         return self.tuning.read_threads or max(2, self.threads // 4)
 
     def _identity(self) -> dict[str, int | str]:
+        return {**self._sequence(), "recipe": digest_of(self.recipe.to_json())}
+
+    def _sequence(self) -> dict[str, int | str]:
+        """Everything the ids of the global steps are a function of."""
         return {
             "dataset": self.dataset.digest,
             "samples": len(self.dataset),
@@ -333,8 +344,7 @@ class _Epoch:
             self._bad += len(step.failed)
             for slot, error in sorted(step.failed, key=lambda pair: pair[0]):
                 step.valid[slot] = False
-                if len(self._loader._skipped) < _MAX_LEDGER:
-                    self._loader._skipped.append(Skipped(int(ids[slot]), self._number, step.step, error))
+                self._loader._ledger.add(Skipped(int(ids[slot]), self._number, step.step, error))
             if padded:
                 images[~step.valid] = 0
                 ids[~step.valid] = labels[~step.valid] = -1

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
 from shardmill.errors import StateError
 
 STATE_VERSION = 1
+
+
+def digest_of(text: str) -> str:
+    """16 hexadecimal digits: for what is too long to be in a state as it is."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def make_state(identity: Mapping[str, int | str], *, epoch: int, step: int) -> dict[str, int | str]:
@@ -44,4 +50,5 @@ _WHY = {
     "dataset": "; the dataset was packed again or is another one",
     "global_batch": "; batch_size * world_size must be what it was, whatever the world size",
     "lanes": "; pass the same lanes=",
+    "recipe": "; pixels would change within the run: pass the same recipe, or new_recipe=True if that is meant",
 }
