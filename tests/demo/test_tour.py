@@ -149,11 +149,10 @@ def test_the_race_is_run_in_turn_and_warm() -> None:
 def test_tiny_pictures_show_their_colours() -> None:
     console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system="truecolor", highlight=False)
     red = Image.fromarray(np.full((60, 90, 3), (250, 10, 20), np.uint8))
-    shown = screen.gallery([("red", red)], console)
-    assert shown is not None
-    console.print(shown)
+    assert screen.has_colours(console)
+    console.print(screen.gallery([("red", red)], console))
     assert "38;2;250;10;20" in printed(console)
-    assert screen.gallery([("red", red)], paper()) is None
+    assert not screen.has_colours(paper())
 
 
 def test_the_screens_fit_eighty_columns() -> None:

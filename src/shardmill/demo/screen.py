@@ -63,10 +63,13 @@ def progress(console: Console) -> Progress:
     )
 
 
-def gallery(pictures: Sequence[tuple[str, Image.Image]], console: Console) -> RenderableType | None:
-    """One tiny picture a class, two pixels a character; None where the terminal has too few colours."""
-    if not console.is_terminal or console.color_system not in {"256", "truecolor"}:
-        return None
+def has_colours(console: Console) -> bool:
+    """Whether pictures can be shown: a terminal with 256 colours or more."""
+    return console.is_terminal and console.color_system in {"256", "truecolor"}
+
+
+def gallery(pictures: Sequence[tuple[str, Image.Image]], console: Console) -> RenderableType:
+    """Tiny pictures with their names, two pixels a character, side by side as the terminal's width allows."""
     columns = 5 if console.width >= 75 else 3
     wide = min(22, console.width // columns - 1)
     grid = Table.grid(padding=(0, 1, 0, 0))
@@ -91,7 +94,7 @@ def _tile(name: str, picture: Image.Image, wide: int) -> Text:
         for above, below in zip(upper, lower, strict=True):
             text.append("▀", f"rgb({above[0]},{above[1]},{above[2]}) on rgb({below[0]},{below[1]},{below[2]})")
         text.append("\n")
-    text.append(f"{name}\n", "dim")
+    text.append(name, "dim")
     return text
 
 

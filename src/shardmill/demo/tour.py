@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from PIL import Image, ImageStat
 from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
@@ -51,7 +52,7 @@ class Tour:
 def run(
     folder: Path | None = None,
     *,
-    images: int = 3600,
+    images: int = 4000,
     epochs: int = 10,
     rounds: int = 3,
     keep: bool = False,
@@ -149,9 +150,8 @@ class _Steps:
     def draw(self) -> None:
         total = 0
         with self.timed("draw", "Draw", "photo-like JPEGs, one folder a class, every one from its own seed"):
-            samples = [(name, generator.draw(self.plans["train"][i])) for i, name in enumerate(generator.SCENES)]
-            if (shown := screen.gallery(samples, self.console)) is not None:
-                self.console.print(shown)
+            if screen.has_colours(self.console):
+                self.console.print(screen.gallery(self.showpieces(), self.console))
             with screen.progress(self.console) as bar:
                 task = bar.add_task("drawing", total=self.images)
                 for split, plan in self.plans.items():
@@ -162,6 +162,14 @@ class _Steps:
         self.say(
             "draw", f"{self.images:,} pictures, {total / 1e6:,.0f} MB, {mean / 1e3:.0f} kB each: sized like ImageNet"
         )
+
+    def showpieces(self) -> list[tuple[str, Image.Image]]:
+        """One picture a class, of the first few the one with the most contrast: it survives being made tiny."""
+        classes = list(generator.SCENES)
+        first = [[p for p in self.plans["train"] if p.label == label][:5] for label in range(len(classes))]
+        drawn = [[generator.draw(picture) for picture in pictures] for pictures in first]
+        best = [max(images, key=lambda image: sum(ImageStat.Stat(image).stddev)) for images in drawn]
+        return list(zip(classes, best, strict=True))
 
     def pack(self) -> None:
         import shardmill as sm
