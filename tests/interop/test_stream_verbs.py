@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import random
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import webdataset
+from PIL import Image
 
 from shardmill.errors import DataError, OptionsError
 from shardmill.interop import webdataset as wds
@@ -188,3 +191,23 @@ def test_calls_that_make_no_sense(urls: str, call: Callable[[Any], Any], message
 def test_options_of_webdataset_that_lose_samples_are_refused(urls: str, options: Any, message: str) -> None:
     with pytest.raises(OptionsError, match=message):
         wds.WebDataset(urls, **options)
+
+
+def test_deep_gray_is_scaled_not_clipped(tmp_path: Any, write_tar: Any) -> None:
+    deep = np.array([[0, 257, 32896], [65535, 65278, 128]], np.uint16)
+    stream = io.BytesIO()
+    Image.fromarray(deep).save(stream, "PNG")
+    tar = str(write_tar(tmp_path / "deep.tar", [{"__key__": "k", "png": stream.getvalue()}]))
+    ((gray,),) = wds.WebDataset(tar).decode("l8").to_tuple("png")
+    assert gray.tolist() == np.rint(deep / 257).astype(int).tolist()
+    ((colour,),) = wds.WebDataset(tar).decode("torchrgb8").to_tuple("png")
+    assert colour.tolist() == [gray.tolist()] * 3
+
+
+def test_transparent_palettes_do_not_warn(tmp_path: Any, write_tar: Any) -> None:
+    palette = Image.fromarray(np.arange(12, dtype=np.uint8).reshape(3, 4)).convert("P")
+    stream = io.BytesIO()
+    palette.save(stream, "PNG", transparency=bytes(range(12)))
+    tar = str(write_tar(tmp_path / "p.tar", [{"__key__": "k", "png": stream.getvalue()}]))
+    ((pixels,),) = wds.WebDataset(tar).decode("rgb8").to_tuple("png")
+    assert pixels.tolist() == np.asarray(palette.convert("RGBA"))[:, :, :3].tolist()
