@@ -22,7 +22,7 @@ from shardmill.images.recipe import Recipe
 from shardmill.loading.batch import SlabPool, allocate_huge
 from shardmill.loading.ledger import Ledger, Skipped
 from shardmill.loading.options import Tuning, usable_cores
-from shardmill.loading.order import DEFAULT_WINDOW, Window, make_order
+from shardmill.loading.order import DEFAULT_WINDOW, Window, order_of
 from shardmill.loading.pipeline import Pipeline, Stage
 from shardmill.loading.protocols import Reader
 from shardmill.loading.state import digest_of, make_state, read_state
@@ -131,8 +131,8 @@ class Loader:
         self.tuning = Tuning() if tuning is None else tuning
         self._columns = Columns.of(dataset)
         self._plan = compile_recipe(self.recipe)
-        self._order = make_order(dataset.shard_first, seed=seed, lanes=self.lanes, shuffle=shuffle, window=window)
-        self._steps = Steps(len(dataset), self.global_batch, self.lanes, self.world_size, self.rank, last)
+        self._order = order_of(dataset, seed=seed, lanes=self.lanes, shuffle=shuffle, window=window)
+        self._steps = Steps(self._order.samples, self.global_batch, self.lanes, self.world_size, self.rank, last)
         self._finish, allocate = _hand_over(framework, device, self._plan.layout.dtype)
         # Enough pieces for every thread to have one at work and one waiting.
         self._in_flight = max(self.tuning.prefetch, -(-2 * self.threads * self.tuning.decode_samples // batch_size))

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from shardmill.errors import OptionsError
 from shardmill.images.sampling import GOLDEN, MASK64, Stream, hash64, key64
 from shardmill.loading.permute import BLOCK, U64, Locator, permute
+from shardmill.loading.protocols import Reader
 
 DEFAULT_WINDOW = 4096
 """Samples of a window: about 450 MB of ImageNet, one or two shards of 256 MiB."""
@@ -49,6 +50,30 @@ class Order(Protocol):
 
     def ids(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """int64 [n]: the row at each position; each within 0 .. samples - 1, in any order, repeats allowed."""
+        ...
+
+
+@runtime_checkable
+class RepeatingOrder(Protocol):
+    """An order that may show a row more than once in an epoch."""
+
+    def draws(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """int64 [n]: what the random draws of a position are keyed by in place of its row, so that the same image
+        comes with another crop each time. The row itself the first time in an epoch, then numbers that no row has."""
+        ...
+
+
+@runtime_checkable
+class OwnOrder(Protocol):
+    """A dataset that says itself in which order its rows are seen, and how often: a mix, a weighted draw."""
+
+    @property
+    def samples_per_epoch(self) -> int:
+        """Positions of its order."""
+        ...
+
+    def make_order(self, *, seed: int, lanes: int, shuffle: bool, window: Window) -> Order:
+        """The order that the loader's options ask for."""
         ...
 
 
@@ -222,6 +247,18 @@ class _Table:
         first += permute(place, size, key)
         shard = self.shards.find(first)
         return first.view(np.int64) + self.to_row.take(shard)
+
+
+def order_of(dataset: Reader | OwnOrder, *, seed: int, lanes: int, shuffle: bool, window: Window) -> Order:
+    """The dataset's own order where it has one, else that of `make_order` over its shards."""
+    if isinstance(dataset, OwnOrder):
+        return dataset.make_order(seed=seed, lanes=lanes, shuffle=shuffle, window=window)
+    return make_order(dataset.shard_first, seed=seed, lanes=lanes, shuffle=shuffle, window=window)
+
+
+def draws_of(order: Order, epoch: int, positions: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    """int64 [n]: what random draws are keyed by: ``ids``, the rows, but where a row may come again in the epoch."""
+    return order.draws(epoch, positions) if isinstance(order, RepeatingOrder) else ids
 
 
 def make_order(

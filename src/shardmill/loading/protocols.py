@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.records import EncodedImages
+
+T = TypeVar("T", bound=np.generic, covariant=True)
+
+
+class Column(Protocol[T]):
+    """A value for every row: an array, or something that makes the values asked for, as a mix of datasets does."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, ids: NDArray[np.int64], /) -> np.ndarray[Any, np.dtype[T]]:
+        """[n]: the values of rows ``ids``."""
+        ...
 
 
 class Reader(Protocol):
@@ -28,22 +40,22 @@ class Reader(Protocol):
         ...
 
     @property
-    def labels(self) -> NDArray[np.int32]:
+    def labels(self) -> Column[np.int32]:
         """int32 [len], -1 where a sample has none. May be memory-mapped."""
         ...
 
     @property
-    def widths(self) -> NDArray[np.uint16]:
+    def widths(self) -> Column[np.uint16]:
         """Pixels before any EXIF turn, uint16 [len]; 0 where not known, then the loader looks into the header."""
         ...
 
     @property
-    def heights(self) -> NDArray[np.uint16]:
+    def heights(self) -> Column[np.uint16]:
         """As ``widths``."""
         ...
 
     @property
-    def image_bytes(self) -> NDArray[np.uint32]:
+    def image_bytes(self) -> Column[np.uint32]:
         """Size of every encoded image, uint32 [len]."""
         ...
 

@@ -20,9 +20,9 @@ from shardmill.errors import DataError
 from shardmill.images.decode import Crops, DecodeLimits, decode_into, read_sizes, status_error
 from shardmill.images.plan import FusedPlan
 from shardmill.loading.batch import SlabPool, allocate_huge
-from shardmill.loading.order import Order
+from shardmill.loading.order import Order, draws_of
 from shardmill.loading.pipeline import Job
-from shardmill.loading.protocols import Reader
+from shardmill.loading.protocols import Column, Reader
 from shardmill.loading.steps import Steps
 from shardmill.records import NO_LABEL, EncodedImages
 
@@ -55,10 +55,14 @@ class StepBatch:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Rows to read and the slots they go to. ``crops`` is ``None`` where sizes are known only after reading."""
+    """Rows to read and the slots they go to. ``crops`` is ``None`` where sizes are known only after reading.
+
+    ``draws``: what random draws are keyed by, the rows but where a row may come again in an epoch (see `draws_of`).
+    """
 
     batch: StepBatch
     ids: NDArray[np.int64]
+    draws: NDArray[np.int64]
     slots: NDArray[np.int64]
     crops: Crops | None
 
@@ -89,10 +93,10 @@ class Piece:
 class Columns:
     """What is asked of the index for every sample. Taken once: a view of some rows makes its columns when asked."""
 
-    labels: NDArray[np.int32]
-    widths: NDArray[np.uint16]
-    heights: NDArray[np.uint16]
-    image_bytes: NDArray[np.uint32]
+    labels: Column[np.int32]
+    widths: Column[np.uint16]
+    heights: Column[np.uint16]
+    image_bytes: Column[np.uint32]
 
     @classmethod
     def of(cls, reader: Reader) -> Columns:
@@ -130,9 +134,11 @@ class EpochWork:
     def _plan(self, steps: range) -> Iterator[Job[StepBatch]]:
         """Which rows, where they go and how they are cut, for a few steps; no pixel is touched."""
         positions = [self.steps.positions(step) for step in steps]
-        ids = self.order.ids(self.epoch, np.concatenate(positions))
+        planned = np.concatenate(positions)
+        ids = self.order.ids(self.epoch, planned)
+        draws = draws_of(self.order, self.epoch, planned, ids)
         labels = self.columns.labels[ids].astype(np.int64)
-        crops = self._crops_by_index(ids)
+        crops = self._crops_by_index(ids, draws)
         end = 0
         for step, own in zip(steps, positions, strict=True):
             start, end = end, end + len(own)
@@ -140,7 +146,7 @@ class EpochWork:
             # Neighbours in a shard are read together.
             slots = np.argsort(ids[start:end])
             turn = slots + start
-            whole = Chunk(batch, ids[turn], slots, None if crops is None else _crops_of(crops, turn))
+            whole = Chunk(batch, ids[turn], draws[turn], slots, None if crops is None else _crops_of(crops, turn))
             chunks = [_part(whole, part) for part in _slices(len(own), self.read_samples)]
             yield Job(batch, chunks)
 
@@ -186,7 +192,7 @@ class EpochWork:
                 good = statuses == 0
                 chunk, images = _part(chunk, good), _some(images, good)
                 widths, heights = widths[good], heights[good]
-            crops = self.plan.crops(widths, heights, seed=self.seed, epoch=self.epoch, ids=chunk.ids)
+            crops = self.plan.crops(widths, heights, seed=self.seed, epoch=self.epoch, ids=chunk.draws)
         statuses = decode_into(
             images,
             crops,
@@ -200,14 +206,14 @@ class EpochWork:
         if statuses.any():
             self._bad(chunk, statuses)
 
-    def _crops_by_index(self, ids: NDArray[np.int64]) -> Crops | None:
+    def _crops_by_index(self, ids: NDArray[np.int64], draws: NDArray[np.int64]) -> Crops | None:
         # The index holds sizes as stored; after an EXIF turn they may be the other way round.
         if self.plan.apply_exif:
             return None
         widths, heights = self.columns.widths[ids], self.columns.heights[ids]
         if not (widths.all() and heights.all()):
             return None
-        return self.plan.crops(widths, heights, seed=self.seed, epoch=self.epoch, ids=ids)
+        return self.plan.crops(widths, heights, seed=self.seed, epoch=self.epoch, ids=draws)
 
     def _arena(self, need: int) -> Arena:
         try:
@@ -258,7 +264,7 @@ def _part(chunk: Chunk, which: slice | NDArray[np.bool_]) -> Chunk:
     crops = chunk.crops
     if crops is not None:
         crops = _crops_of(crops, which)
-    return Chunk(chunk.batch, chunk.ids[which], chunk.slots[which], crops)
+    return Chunk(chunk.batch, chunk.ids[which], chunk.draws[which], chunk.slots[which], crops)
 
 
 def _crops_of(crops: Crops, which: slice | NDArray[np.bool_] | NDArray[np.intp]) -> Crops:
