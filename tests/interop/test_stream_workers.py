@@ -119,7 +119,7 @@ def test_shardshuffle_moves_whole_shards(urls: str) -> None:
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_the_epoch_reaches_persistent_workers(urls: str, method: str) -> None:
-    stream = wds.WebDataset(urls).shuffle(8).to_tuple("__key__").batched(13)
+    stream = pickle.loads(pickle.dumps(wds.WebDataset(urls).shuffle(8).to_tuple("__key__").batched(13)))
     loader: DataLoader[Any] = DataLoader(
         stream, batch_size=None, num_workers=1, persistent_workers=True, multiprocessing_context=method
     )

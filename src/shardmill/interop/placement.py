@@ -67,6 +67,12 @@ def shared_number(value: int) -> Any:
     return [value] if torch is None else torch.tensor([value], dtype=torch.int64).share_memory_()
 
 
+def share_again(cell: Any) -> None:
+    """Makes a cell that came out of a pickle shareable; one that a worker got from its parent is left as it is."""
+    if not isinstance(cell, list) and not cell.is_shared():
+        cell.share_memory_()
+
+
 @dataclass(frozen=True)
 class Deal:
     """How the positions of a stream are dealt: to the ranks in runs of ``run`` positions, then to each rank's workers.

@@ -8,7 +8,15 @@ from typing import Any, Generic, TypeVar
 from shardmill.errors import OptionsError
 from shardmill.interop.decoders import SampleDict
 from shardmill.interop.handlers import Handle, reraise_exception
-from shardmill.interop.placement import Deal, Ranks, current_ranks, current_workers, in_worker, shared_number
+from shardmill.interop.placement import (
+    Deal,
+    Ranks,
+    current_ranks,
+    current_workers,
+    in_worker,
+    share_again,
+    shared_number,
+)
 from shardmill.interop.protocols import Samples
 from shardmill.interop.stages import map_items
 from shardmill.interop.verbs import Pass, Verbs
@@ -118,6 +126,10 @@ class Stream(Verbs, IterableDataset[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_seen_ranks": current_ranks() or self._seen_ranks}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        share_again(self._epoch)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.dataset!r}, {len(self._stages)} stages)"

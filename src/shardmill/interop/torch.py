@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from shardmill.errors import ImageError, MissingExtraError, OptionsError
 from shardmill.interop.images import ImageDecoder
-from shardmill.interop.placement import Ranks, current_ranks, current_workers, in_worker, shared_number
+from shardmill.interop.placement import Ranks, current_ranks, current_workers, in_worker, share_again, shared_number
 from shardmill.interop.protocols import Rows
 from shardmill.loading.loader import Loader
 from shardmill.loading.options import usable_cores
@@ -197,6 +197,10 @@ class IterableShards(IterableDataset[Batch]):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_seen_ranks": current_ranks() or self._seen_ranks}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        share_again(self._epoch)
 
     def __repr__(self) -> str:
         return f"IterableShards({self._dataset!r}, batch_size={self._batch_size}, {len(self)} steps)"
