@@ -31,6 +31,10 @@ class Stream(enum.IntEnum):
     WINDOWS = 2
     CROP = 3
     FLIP = 4
+    PARTS = 32
+    CLASSES = 33
+    ROWS = 34
+    STRATA = 35
 
 
 def mix64(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
