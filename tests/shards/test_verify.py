@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import random
 import shutil
+import tarfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shardmill.errors import OptionsError, ShardmillError
+from shardmill.errors import OptionsError
 from shardmill.records import Sample
 from shardmill.shards.open import open_dataset
 from shardmill.shards.packing import pack
@@ -24,6 +27,13 @@ SLOW = settings(
 )
 EDIT = settings(SLOW, max_examples=60)
 COLUMNS = ["label", "width", "image_crc32c", "image_offset", "sample_start", "image_format"]
+
+
+class Contents(dict[Path, bytes]):
+    """Every file of the dataset; hypothesis prints arguments, and must not print this."""
+
+    def __repr__(self) -> str:
+        return f"{len(self)} files"
 
 
 def samples() -> list[Sample]:
@@ -45,8 +55,8 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def contents(pristine: Path) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in sorted(pristine.rglob("*")) if path.is_file()}
+def contents(pristine: Path) -> Contents:
+    return Contents({path: path.read_bytes() for path in sorted(pristine.rglob("*")) if path.is_file()})
 
 
 def test_nothing_is_wrong(pristine: Path) -> None:
@@ -59,7 +69,7 @@ def test_nothing_is_wrong(pristine: Path) -> None:
 @SLOW
 @given(which=st.integers(0, 2**16), place=st.integers(0, 2**32), bit=st.integers(0, 7))
 def test_one_flipped_bit_anywhere_is_found_and_named(
-    pristine: Path, contents: dict[Path, bytes], which: int, place: int, bit: int
+    pristine: Path, contents: Contents, which: int, place: int, bit: int
 ) -> None:
     path = list(contents)[which % len(contents)]
     right = contents[path]
@@ -100,9 +110,6 @@ def test_one_flipped_bit_anywhere_is_found_and_named(
 
 def _in_json(shard: bytes, start: int, size: int, at: int) -> bool:
     """Whether ``at`` lies in a payload that has no checksum of its own."""
-    import io
-    import tarfile
-
     with tarfile.open(fileobj=io.BytesIO(shard[start : start + size])) as tar:
         return any(
             member.name.endswith(".json") and 0 <= at - start - member.offset_data < member.size for member in tar
@@ -110,13 +117,8 @@ def _in_json(shard: bytes, start: int, size: int, at: int) -> bool:
 
 
 @EDIT
-@given(data=st.data())
-def test_a_flipped_byte_of_a_column_names_the_row(
-    pristine: Path, contents: dict[Path, bytes], data: st.DataObject
-) -> None:
-    name = data.draw(
-        st.sampled_from(["label", "width", "image_crc32c", "image_offset", "sample_start", "image_format"])
-    )
+@given(name=st.sampled_from(COLUMNS), place=st.integers(0, 2**16))
+def test_a_flipped_byte_of_a_column_names_the_row(pristine: Path, contents: Contents, name: str, place: int) -> None:
     path = pristine / "index" / f"{name}.npy"
     right = contents[path]
     column = np.load(path)
@@ -142,7 +144,7 @@ def test_a_flipped_byte_of_a_column_names_the_row(
     edits=st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 2**32), st.integers(0, 255)), min_size=1, max_size=8)
 )
 def test_whatever_is_edited_a_read_is_exact_or_an_error(
-    pristine: Path, contents: dict[Path, bytes], edits: list[tuple[int, int, int]]
+    pristine: Path, contents: Contents, edits: list[tuple[int, int, int]]
 ) -> None:
     truth = {sample.key: (sample.label, dict(sample.fields)) for sample in samples()}
     edited: dict[Path, bytearray] = {}
@@ -155,7 +157,14 @@ def test_whatever_is_edited_a_read_is_exact_or_an_error(
         path.write_bytes(edited[path])
     try:
         found = {fault.path for fault in verify(pristine, workers=1).faults}
-        assert {str(path.relative_to(pristine)) for path in changed} <= found
+        names = {str(path.relative_to(pristine)) for path in changed}
+        # What would prove a file wrong may be damaged itself; that is named then.
+        unproven = set()
+        if "shardmill.json" in names:
+            unproven = names - {"shardmill.json"}
+        elif "index/shard_sha256.npy" in names:
+            unproven = {name for name in names if name.endswith(".tar")}
+        assert names - unproven <= found
         payloads = _read_images(pristine)
     finally:
         for path in changed:
@@ -166,17 +175,16 @@ def test_whatever_is_edited_a_read_is_exact_or_an_error(
 
 
 def _read_images(path: Path) -> set[bytes]:
-    """Every image that can be read without an error."""
-    payloads = set()
+    """Every image that can be read without an error. Of whatever kind: wrong bytes are what must not come."""
     try:
         dataset = open_dataset(path)
-    except ShardmillError:
+    except Exception:
         return set()
+    payloads = set()
     for i in range(len(dataset)):
-        try:
+        with contextlib.suppress(Exception):
             payloads.add(bytes(dataset.read([i])[0].data))
-        except ShardmillError:
-            continue
+    dataset.close()
     return payloads
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import google_crc32c
 
-from shardmill.errors import TarError
+from shardmill.errors import OptionsError, TarError
 from shardmill.shards.tar import BLOCK, HeaderReader, Member, member_header, padded
 
 _MOST_HEADER_DAMAGE = 64  # bytes of one header block that may differ before it is called unrecognisable
@@ -141,17 +141,25 @@ def _candidate(data: bytes, at: int, known: Recorded) -> Member | None:
     best: tuple[int, Member] | None = None
     for extension in known.extensions:
         name = f"{known.key}.{extension}"
-        header = len(member_header(name, 0))
+        try:
+            header = len(member_header(name, 0))
+        except OptionsError:
+            continue  # an extension read from a damaged header
         image = known.image_offset - known.start
         rest = len(data) - at - header
-        sizes: Iterable[int]
+        sizes: set[int] = set()
+        stated = data[at + header - BLOCK + 124 : at + header - BLOCK + 135]
+        if stated.isdigit() and not stated.strip(b"01234567"):
+            sizes.add(int(stated, 8))
         if at + header == image:
-            sizes = (known.image_bytes,)
+            sizes.add(known.image_bytes)
         elif extension == "cls":
-            sizes = (len(str(known.label)),)
-        else:
-            sizes = range(max(0, rest - BLOCK + 1), rest + 1) if at > image else ()
-        for size in sizes:
+            sizes.add(len(str(known.label)))
+        elif at > image:
+            # The last member, or the last but the label: its size is known up to the padding.
+            for end in (rest, rest - len(member_header(f"{known.key}.cls", 1)) - BLOCK):
+                sizes.update(range(max(0, end - BLOCK + 1), end + 1))
+        for size in sorted(sizes):
             expected = member_header(name, size)
             if at + len(expected) + padded(size) > len(data):
                 continue

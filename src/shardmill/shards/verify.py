@@ -22,6 +22,7 @@ from shardmill.shards.verify_shard import ShardFaults, VerifyTask, verify_shard
 
 _CHUNK_BYTES = 4 * 2**20
 _FEW_BYTES = 256 * 2**20
+_UNPROVEN = "; without it the files of the index cannot be checked, nor shards for more than their structure"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +100,12 @@ def _manifest(root: Path, faults: list[Fault]) -> Manifest | None:
             raise OptionsError(
                 f"{root} holds no dataset ({MANIFEST} is missing): point at the folder that pack or index wrote"
             ) from None
-        faults.append(Fault(MANIFEST, "the manifest is missing"))
+        faults.append(Fault(MANIFEST, f"the manifest is missing{_UNPROVEN}"))
         return None
     try:
         return Manifest.from_bytes(data, path=str(path))
     except IndexFileError as error:
-        faults.append(Fault(MANIFEST, error.problem, error.offset))
+        faults.append(Fault(MANIFEST, error.problem + _UNPROVEN, error.offset))
         return None
 
 
@@ -212,7 +213,13 @@ def _shard_table(root: Path, manifest: Manifest, damaged: frozenset[str]) -> _Sh
     if offsets is not None and "shard_names.utf8" not in damaged and "shard_names.utf8" in manifest.files:
         blob = np.fromfile(folder / "shard_names.utf8", np.uint8)
         names = list(Strings(blob, offsets))
-    return _ShardTable(names, column("shard_first"), column("shard_bytes"), column("shard_sha256"))
+    first = column("shard_first")
+    starts = column("sample_start") if first is None else None
+    if starts is not None:
+        # The first sample of a shard begins at byte 0.
+        zeros = np.flatnonzero(starts == 0)
+        first = np.append(zeros, len(starts)) if len(zeros) == manifest.shards else None
+    return _ShardTable(names, first, column("shard_bytes"), column("shard_sha256"))
 
 
 def _blind(root: Path, name: str, manifest: Manifest | None) -> VerifyTask:
