@@ -123,9 +123,10 @@ class EncodedImages:
 class Batch:
     """One step's images with their labels and ids; unpacks as ``images, labels = batch``.
 
-    ``images``: [n, 3, H, W] or [n, H, W, 3], as the recipe says. ``labels``: int64 [n], -1 where a sample has
-    none. ``ids``: int64 [n], rows of the dataset. ``valid``: bool [n], False for the filling of a padded last
-    batch. torch tensors, or numpy arrays with ``framework="numpy"``.
+    ``images``: [n, 3, H, W] or [n, H, W, 3], as the recipe says; a tuple of them where it has several outputs.
+    ``labels``: int64 [n], -1 where a sample has none; float32 [n, classes] with MixUp or CutMix. ``ids``: int64 [n],
+    rows of the dataset. ``valid``: bool [n], False for the filling of a padded last batch. torch tensors, or numpy
+    arrays with ``framework="numpy"``.
     """
 
     images: Any
@@ -140,7 +141,6 @@ class Batch:
         return len(self.ids)
 
     def __repr__(self) -> str:
-        return (
-            f"Batch(images: {self.images.dtype} {list(self.images.shape)}, "
-            f"labels: {self.labels.dtype} {list(self.labels.shape)})"
-        )
+        views = self.images if isinstance(self.images, tuple) else (self.images,)
+        shapes = " and ".join(str(list(view.shape)) for view in views)
+        return f"Batch(images: {views[0].dtype} {shapes}, labels: {self.labels.dtype} {list(self.labels.shape)})"

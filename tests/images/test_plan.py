@@ -12,7 +12,8 @@ from torchvision.transforms import v2
 
 from shardmill.errors import OptionsError
 from shardmill.images import recipes
-from shardmill.images.plan import ATTEMPTS, compile_recipe
+from shardmill.images.boxes import ATTEMPTS
+from shardmill.images.plan import compile_recipe
 from shardmill.images.recipe import CenterCrop, HorizontalFlip, Normalize, Op, RandomResizedCrop, Recipe, Resize
 from shardmill.images.sampling import Stream, states, uniforms
 
@@ -143,7 +144,7 @@ def test_one_box_is_torchvisions_resize_and_center_crop(
     [
         ((), "an empty recipe: cannot be one box"),
         ((Normalize(),), "cannot be one box"),
-        ((CenterCrop((8, 8)),), "CenterCrop: cannot be one box of the source. The kernel does one of"),
+        ((CenterCrop((8, 8)),), "CenterCrop: cannot be one box of the source. First comes one of"),
         ((Resize(256),), "Resize of the shorter side gives images of different shapes"),
         ((Resize(200), CenterCrop((224, 224))), "invent pixels"),
         ((Resize((300, 200)), CenterCrop((224, 224))), "invent pixels"),

@@ -78,6 +78,7 @@ class Crops:
 
     ``left``, ``top``, ``width``, ``height``: float64, the source box in pixels of the full-resolution image, fractions
     allowed, as in Pillow's ``Image.resize(box=...)``. ``flip``: bool, mirror left to right after the resize.
+    ``right``, ``down``: int64, pixels by which the decoded image is then moved, where a crop takes in padding.
     """
 
     left: NDArray[np.float64]
@@ -85,9 +86,16 @@ class Crops:
     width: NDArray[np.float64]
     height: NDArray[np.float64]
     flip: NDArray[np.bool_]
+    right: NDArray[np.int64] | None = None
+    down: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.left)
+
+    def part(self, which: slice | NDArray[np.bool_] | NDArray[np.intp]) -> Crops:
+        """Some of the rows."""
+        moves = (None if self.right is None else self.right[which], None if self.down is None else self.down[which])
+        return Crops(self.left[which], self.top[which], self.width[which], self.height[which], self.flip[which], *moves)
 
     def __repr__(self) -> str:
         return f"Crops({len(self)} images)"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +32,16 @@ class Stream(enum.IntEnum):
     WINDOWS = 2
     CROP = 3
     FLIP = 4
+    VERTICAL_FLIP = 16
+    COLOR = 17
+    GRAY = 18
+    SOLARIZE = 19
+    BLUR = 20
+    AUGMENT = 21
+    ERASE = 22
+    NOISE = 23
+    MIX = 24
+    PARTNER = 25
     PARTS = 32
     CLASSES = 33
     ROWS = 34
@@ -67,9 +78,15 @@ def hash64(key: int, counters: NDArray[np.integer]) -> NDArray[np.uint64]:
     return mix64(mix64(state) ^ np.uint64(key))
 
 
-def states(seed: int, epoch: int, ids: NDArray[np.int64], stream: Stream) -> NDArray[np.uint64]:
-    """uint64 [n]: the generator state of each sample for one stream."""
-    return hash64(key64((seed, epoch, int(stream))), ids)
+def states(
+    seed: int, epoch: int, ids: NDArray[np.int64], stream: Stream, *, view: int = 0, nth: int = 0
+) -> NDArray[np.uint64]:
+    """uint64 [n]: the generator state of each sample for one stream.
+
+    ``view``: which of a recipe's outputs. ``nth``: how many ops of the recipe before this draw from the same stream.
+    """
+    place = (view, nth) if view or nth else ()
+    return hash64(key64((seed, epoch, int(stream), *place)), ids)
 
 
 def uniforms(state: NDArray[np.uint64], first: int, count: int) -> NDArray[np.float64]:
@@ -78,3 +95,21 @@ def uniforms(state: NDArray[np.uint64], first: int, count: int) -> NDArray[np.fl
     bits = mix64(state[None, :] + steps[:, None])
     bits >>= np.uint64(11)
     return np.multiply(bits, _TO_UNIT, dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """The random numbers of some samples in an epoch: ``ids`` int64 [n], and which of the recipe's outputs they are."""
+
+    seed: int
+    epoch: int
+    ids: NDArray[np.int64]
+    view: int = 0
+
+    def states(self, stream: Stream, nth: int) -> NDArray[np.uint64]:
+        """uint64 [n]: see `states`."""
+        return states(self.seed, self.epoch, self.ids, stream, view=self.view, nth=nth)
+
+    def uniforms(self, stream: Stream, nth: int, count: int) -> NDArray[np.float64]:
+        """float64 [count, n] in [0, 1): the first ``count`` draws of every sample."""
+        return uniforms(self.states(stream, nth), 0, count)

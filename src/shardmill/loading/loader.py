@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from shardmill.errors import OptionsError
 from shardmill.images import recipes
-from shardmill.images.plan import compile_recipe
-from shardmill.images.recipe import Recipe
+from shardmill.images.plan import compile_views
+from shardmill.images.recipe import Recipe, Views
 from shardmill.loading.batch import SlabPool, allocate_huge
 from shardmill.loading.ledger import Ledger, Skipped
 from shardmill.loading.options import Tuning, usable_cores
@@ -27,8 +27,8 @@ from shardmill.loading.pipeline import Pipeline, Stage
 from shardmill.loading.protocols import Reader
 from shardmill.loading.state import digest_of, make_state, read_state
 from shardmill.loading.steps import Last, Steps, default_lanes
-from shardmill.loading.work import Columns, EpochWork, OnError, StepBatch
-from shardmill.records import Batch
+from shardmill.loading.work import NO_ID, Columns, EpochWork, OnError, StepBatch, batch_bytes
+from shardmill.records import NO_LABEL, Batch
 
 Framework = Literal["torch", "numpy"]
 
@@ -59,7 +59,8 @@ class Loader:
     Args:
         dataset: what `shardmill.open` gives, or any other `Reader`.
         batch_size: samples of a step on this rank; the global batch is ``batch_size * world_size``.
-        recipe: what is done to the images; `recipes.train(224)` by default.
+        recipe: what is done to the images; `recipes.train(224)` by default. With `Views` (`recipes.multicrop`) a
+            batch's ``images`` are a tuple; with MixUp or CutMix its ``labels`` are float32 [n, classes].
         seed: 0 .. 2^64 - 1; order, crops and flips are functions of it, the epoch and the dataset alone.
         shuffle: ``False`` for the order of the dataset.
         rank, world_size: this process among those that share the steps. Where neither is given: those of
@@ -92,7 +93,7 @@ class Loader:
         dataset: Reader,
         batch_size: int = 256,
         *,
-        recipe: Recipe | None = None,
+        recipe: Recipe | Views | None = None,
         seed: int = 0,
         shuffle: bool = True,
         rank: int | None = None,
@@ -130,16 +131,14 @@ class Loader:
         self.threads = usable_cores() if threads is None else threads
         self.tuning = Tuning() if tuning is None else tuning
         self._columns = Columns.of(dataset)
-        self._plan = compile_recipe(self.recipe)
+        self._plans = compile_views(self.recipe)
         self._order = order_of(dataset, seed=seed, lanes=self.lanes, shuffle=shuffle, window=window)
         self._steps = Steps(self._order.samples, self.global_batch, self.lanes, self.world_size, self.rank, last)
-        self._finish, allocate = _hand_over(framework, device, self._plan.layout.dtype)
+        self._finish, allocate = _hand_over(framework, device, self._plans[0].layout.dtype)
         # Enough pieces for every thread to have one at work and one waiting.
         self._in_flight = max(self.tuning.prefetch, -(-2 * self.threads * self.tuning.decode_samples // batch_size))
-        layout = self._plan.layout
-        bytes_per_batch = int(np.prod(layout.batch_shape(batch_size))) * layout.buffer_dtype.itemsize
         # Besides those in flight: the batch in the consumer's hands and the one it drops on taking the next.
-        self._slabs = SlabPool(bytes_per_batch, keep=self._in_flight + 2, allocate=allocate)
+        self._slabs = SlabPool(batch_bytes(self._plans, batch_size), keep=self._in_flight + 2, allocate=allocate)
         self._arenas: deque[NDArray[np.uint8]] = deque(maxlen=2 * self.threads + self._read_threads)
         self._epoch, self._step = 0, 0
         self._begun = False
@@ -256,7 +255,7 @@ class _Epoch:
             columns=loader._columns,
             order=loader._order,
             steps=loader._steps,
-            plan=loader._plan,
+            plans=loader._plans,
             seed=loader.seed,
             epoch=epoch,
             slabs=loader._slabs,
@@ -339,18 +338,21 @@ class _Epoch:
     def _clean(self, step: StepBatch) -> Batch:
         """The step without the samples that failed."""
         padded = self._loader._steps.last == "pad"
-        images, labels, ids = step.images, step.labels, step.ids
+        views, labels, ids = step.views, step.labels, step.ids
         if step.failed:
             self._bad += len(step.failed)
             for slot, error in sorted(step.failed, key=lambda pair: pair[0]):
                 step.valid[slot] = False
                 self._loader._ledger.add(Skipped(int(ids[slot]), self._number, step.step, error))
             if padded:
-                images[~step.valid] = 0
-                ids[~step.valid] = labels[~step.valid] = -1
+                for view in views:
+                    view[~step.valid] = 0
+                ids[~step.valid] = NO_ID
+                labels[~step.valid] = 0 if self._loader._plans[0].mix else NO_LABEL
             else:
-                images, labels, ids = images[step.valid], labels[step.valid], ids[step.valid]
-        return Batch(images, labels, ids, step.valid if padded else None)
+                views = tuple(view[step.valid] for view in views)
+                labels, ids = labels[step.valid], ids[step.valid]
+        return Batch(views if len(views) > 1 else views[0], labels, ids, step.valid if padded else None)
 
 
 def _place(rank: int | None, world_size: int | None) -> tuple[int, int]:

@@ -48,19 +48,20 @@ class TensorMaker:
 
     def __call__(self, batch: Batch) -> Batch:
         """The same batch as tensors."""
-        images = torch.from_numpy(batch.images)
+        several = isinstance(batch.images, tuple)
+        images = tuple(torch.from_numpy(view) for view in (batch.images if several else (batch.images,)))
         if self._bfloat16:
-            images = images.view(torch.bfloat16)
+            images = tuple(view.view(torch.bfloat16) for view in images)
         host = tuple(torch.from_numpy(a) for a in (batch.labels, batch.ids, batch.valid) if a is not None)
         if self.cuda:
-            moved = self._copy((images, *host))
+            moved = self._copy(images, host)
         elif self.device.type == "cpu":
-            moved = (images, *host)
+            moved = (*images, *host)
         else:
-            moved = tuple(tensor.to(self.device) for tensor in (images, *host))
-        return Batch(*moved)
+            moved = tuple(tensor.to(self.device) for tensor in (*images, *host))
+        return Batch(moved[: len(images)] if several else moved[0], *moved[len(images) :])
 
-    def _copy(self, host: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    def _copy(self, images: tuple[torch.Tensor, ...], host: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         while self._copying and self._copying[0][0].query():  # type: ignore[no-untyped-call]
             self._copying.popleft()
         with torch.cuda.device(self.device):
@@ -68,7 +69,7 @@ class TensorMaker:
                 self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             current = torch.cuda.current_stream()
             # Images lie in a pinned slab; the small arrays are pinned here, as a copy from pageable memory would wait.
-            pinned = (host[0], *(tensor.pin_memory() for tensor in host[1:]))
+            pinned = (*images, *(tensor.pin_memory() for tensor in host))
             with torch.cuda.stream(self._stream):
                 moved = tuple(tensor.to(self.device, non_blocking=True) for tensor in pinned)
                 done = torch.cuda.Event()  # type: ignore[no-untyped-call]

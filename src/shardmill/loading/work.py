@@ -8,8 +8,9 @@ each image belongs: the batch comes out in the order of the epoch.
 
 from __future__ import annotations
 
+import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -17,8 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.errors import DataError
-from shardmill.images.decode import Crops, DecodeLimits, decode_into, read_sizes, status_error
+from shardmill.images.decode import Crops, DecodeLimits, read_sizes, status_error
+from shardmill.images.mix import mix_images, plan_mix, soft_labels
 from shardmill.images.plan import FusedPlan
+from shardmill.images.render import render
+from shardmill.images.sampling import Draws
 from shardmill.loading.batch import SlabPool, allocate_huge
 from shardmill.loading.order import Order, draws_of
 from shardmill.loading.pipeline import Job
@@ -40,22 +44,27 @@ _SPARE_BYTES_PER_IMAGE = 12 * 1024
 
 @dataclass
 class StepBatch:
-    """One step under way. ``images`` [rows, ...]; ``ids``, ``labels`` int64 [rows]; ``valid`` bool [rows].
+    """One step under way. ``views``: an array [rows, ...] for each output of the recipe. ``ids``, ``labels`` int64
+    [rows], the labels float32 [rows, classes] once they are mixed; ``valid`` bool [rows]. ``draws`` int64: what
+    the random draws of its samples are keyed by. ``undone``: samples that no thread has finished yet, under ``lock``.
 
     ``failed``: (slot, error) of the samples that cannot be read or decoded, in no order, with ``on_error="skip"``.
     """
 
     step: int
-    images: NDArray[Any]
+    views: tuple[NDArray[Any], ...]
     ids: NDArray[np.int64]
-    labels: NDArray[np.int64]
+    labels: NDArray[Any]
     valid: NDArray[np.bool_]
+    undone: int
+    draws: NDArray[np.int64]
     failed: list[tuple[int, DataError]] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Rows to read and the slots they go to. ``crops`` is ``None`` where sizes are known only after reading.
+    """Rows to read and the slots they go to. ``crops``: of every view; ``None`` where sizes are known only later.
 
     ``draws``: what random draws are keyed by, the rows but where a row may come again in an epoch (see `draws_of`).
     """
@@ -64,7 +73,7 @@ class Chunk:
     ids: NDArray[np.int64]
     draws: NDArray[np.int64]
     slots: NDArray[np.int64]
-    crops: Crops | None
+    crops: tuple[Crops, ...] | None
 
 
 class Arena:
@@ -115,7 +124,7 @@ class EpochWork:
     columns: Columns
     order: Order
     steps: Steps
-    plan: FusedPlan
+    plans: tuple[FusedPlan, ...]
     seed: int
     epoch: int
     slabs: SlabPool
@@ -142,30 +151,34 @@ class EpochWork:
         end = 0
         for step, own in zip(steps, positions, strict=True):
             start, end = end, end + len(own)
-            batch = self._batch(step, ids[start:end], labels[start:end])
+            batch = self._batch(step, ids[start:end], labels[start:end], draws[start:end])
             # Neighbours in a shard are read together.
             slots = np.argsort(ids[start:end])
             turn = slots + start
-            whole = Chunk(batch, ids[turn], draws[turn], slots, None if crops is None else _crops_of(crops, turn))
+            whole = Chunk(batch, ids[turn], draws[turn], slots, _crops_of(crops, turn))
             chunks = [_part(whole, part) for part in _slices(len(own), self.read_samples)]
             yield Job(batch, chunks)
 
-    def _batch(self, step: int, ids: NDArray[np.int64], labels: NDArray[np.int64]) -> StepBatch:
+    def _batch(
+        self, step: int, ids: NDArray[np.int64], labels: NDArray[np.int64], draws: NDArray[np.int64]
+    ) -> StepBatch:
         """The batch to fill, with whatever padding it needs at its end."""
         count = len(ids)
         rows = self.steps.batch_size if self.steps.last == "pad" else count
-        layout = self.plan.layout
-        images = self.slabs.take(layout.batch_shape(rows), layout.buffer_dtype)
+        views = take_views(self.slabs, self.plans, rows)
         if count == rows:
-            return StepBatch(step, images, ids.copy(), labels.copy(), np.ones(rows, bool))
-        images[count:] = 0
+            return StepBatch(step, views, ids.copy(), labels.copy(), np.ones(rows, bool), count, draws)
+        for view in views:
+            view[count:] = 0
         fill = rows - count
         return StepBatch(
             step,
-            images,
+            views,
             np.concatenate([ids, np.full(fill, NO_ID)]),
             np.concatenate([labels, np.full(fill, NO_LABEL)]),
             np.arange(rows) < count,
+            count,
+            draws,
         )
 
     def read(self, chunk: Chunk) -> list[Piece]:
@@ -177,43 +190,77 @@ class EpochWork:
         except DataError:
             if self.on_error == "raise":
                 raise
+            asked = len(chunk.ids)
             chunk, images = self._read_one_by_one(chunk, arena.buffer)
+            self._done(chunk.batch, asked - len(images))
         count = len(images)
         return [Piece(_part(chunk, part), _some(images, part), arena) for part in _slices(count, self.decode_samples)]
 
     def decode(self, piece: Piece) -> None:
         """The piece's pixels into its batch. A bad image raises, or is noted, as ``on_error`` says."""
-        chunk, images = piece.chunk, piece.images
+        self._decode(piece.chunk, piece.images)
+        self._done(piece.chunk.batch, len(piece.images))
+
+    def _decode(self, chunk: Chunk, images: EncodedImages) -> None:
         crops = chunk.crops
         if crops is None:
-            widths, heights, statuses = read_sizes(images, apply_exif=self.plan.apply_exif, limits=self.limits)
+            widths, heights, statuses = read_sizes(images, apply_exif=self.plans[0].apply_exif, limits=self.limits)
             if statuses.any():
                 self._bad(chunk, statuses)
                 good = statuses == 0
                 chunk, images = _part(chunk, good), _some(images, good)
                 widths, heights = widths[good], heights[good]
-            crops = self.plan.crops(widths, heights, seed=self.seed, epoch=self.epoch, ids=chunk.draws)
-        statuses = decode_into(
-            images,
-            crops,
-            self.plan.layout,
-            chunk.batch.images,
-            chunk.slots,
-            filter=self.plan.filter,
-            apply_exif=self.plan.apply_exif,
-            limits=self.limits,
-        )
-        if statuses.any():
-            self._bad(chunk, statuses)
+            crops = self._crops(widths, heights, chunk.draws)
+        for plan, view, boxes in zip(self.plans, chunk.batch.views, crops, strict=True):
+            statuses = render(
+                plan,
+                images,
+                boxes,
+                view,
+                chunk.slots,
+                seed=self.seed,
+                epoch=self.epoch,
+                ids=chunk.draws,
+                limits=self.limits,
+            )
+            if statuses.any():
+                # What one view cannot show no view can.
+                self._bad(chunk, statuses)
+                return
 
-    def _crops_by_index(self, ids: NDArray[np.int64], draws: NDArray[np.int64]) -> Crops | None:
+    def _done(self, batch: StepBatch, rows: int) -> None:
+        """``rows`` more are finished, for better or worse; whoever finishes the last mixes the batch."""
+        plan = self.plans[0]
+        if not plan.mix:
+            return
+        with batch.lock:
+            batch.undone -= rows
+            if batch.undone or not rows:
+                return
+        count = int(batch.valid.sum())
+        usable = np.ones(count, bool)
+        usable[[slot for slot, _ in batch.failed]] = False
+        draws = Draws(self.seed, self.epoch, batch.draws)
+        lanes = self.steps.lanes // self.steps.world_size
+        mix = plan_mix(plan.mix, plan.layout, draws, step=batch.step, lanes=lanes, usable=usable)
+        mix_images(mix, batch.views[0][:count], plan.layout)
+        labels = np.zeros((len(batch.ids), plan.mix[0].classes), np.float32)
+        labels[:count] = soft_labels(mix, batch.labels[:count], labels.shape[1])
+        batch.labels = labels
+
+    def _crops(
+        self, widths: NDArray[np.integer], heights: NDArray[np.integer], draws: NDArray[np.int64]
+    ) -> tuple[Crops, ...]:
+        return tuple(plan.crops(widths, heights, seed=self.seed, epoch=self.epoch, ids=draws) for plan in self.plans)
+
+    def _crops_by_index(self, ids: NDArray[np.int64], draws: NDArray[np.int64]) -> tuple[Crops, ...] | None:
         # The index holds sizes as stored; after an EXIF turn they may be the other way round.
-        if self.plan.apply_exif:
+        if self.plans[0].apply_exif:
             return None
         widths, heights = self.columns.widths[ids], self.columns.heights[ids]
         if not (widths.all() and heights.all()):
             return None
-        return self.plan.crops(widths, heights, seed=self.seed, epoch=self.epoch, ids=draws)
+        return self._crops(widths, heights, draws)
 
     def _arena(self, need: int) -> Arena:
         try:
@@ -254,6 +301,31 @@ class EpochWork:
             chunk.batch.failed.append((int(chunk.slots[i]), error))
 
 
+def batch_bytes(plans: Sequence[FusedPlan], rows: int) -> int:
+    """What the slab of a batch of ``rows`` has to hold."""
+    return sum(_padded_bytes(plan, rows) for plan in plans)
+
+
+def take_views(slabs: SlabPool, plans: Sequence[FusedPlan], rows: int) -> tuple[NDArray[Any], ...]:
+    """An array of ``rows`` images for each output, one after the other in one slab; undefined contents."""
+    if len(plans) == 1:
+        layout = plans[0].layout
+        return (slabs.take(layout.batch_shape(rows), layout.buffer_dtype),)
+    slab = slabs.take((batch_bytes(plans, rows),), np.dtype(np.uint8))
+    views, start = [], 0
+    for plan in plans:
+        shape, dtype = plan.layout.batch_shape(rows), plan.layout.buffer_dtype
+        views.append(slab[start : start + int(np.prod(shape)) * dtype.itemsize].view(dtype).reshape(shape))
+        start += _padded_bytes(plan, rows)
+    return tuple(views)
+
+
+def _padded_bytes(plan: FusedPlan, rows: int) -> int:
+    size = int(np.prod(plan.layout.batch_shape(rows))) * plan.layout.buffer_dtype.itemsize
+    # Whole cache lines, so that each view begins on one as the slab does.
+    return -(-size // 64) * 64
+
+
 def _slices(count: int, most: int) -> list[slice]:
     """``count`` things in as few parts as possible of at most ``most``, as equal as can be."""
     parts = -(-count // most)
@@ -261,14 +333,13 @@ def _slices(count: int, most: int) -> list[slice]:
 
 
 def _part(chunk: Chunk, which: slice | NDArray[np.bool_]) -> Chunk:
-    crops = chunk.crops
-    if crops is not None:
-        crops = _crops_of(crops, which)
-    return Chunk(chunk.batch, chunk.ids[which], chunk.draws[which], chunk.slots[which], crops)
+    return Chunk(chunk.batch, chunk.ids[which], chunk.draws[which], chunk.slots[which], _crops_of(chunk.crops, which))
 
 
-def _crops_of(crops: Crops, which: slice | NDArray[np.bool_] | NDArray[np.intp]) -> Crops:
-    return Crops(crops.left[which], crops.top[which], crops.width[which], crops.height[which], crops.flip[which])
+def _crops_of(
+    crops: tuple[Crops, ...] | None, which: slice | NDArray[np.bool_] | NDArray[np.intp]
+) -> tuple[Crops, ...] | None:
+    return None if crops is None else tuple(boxes.part(which) for boxes in crops)
 
 
 def _some(images: EncodedImages, which: slice | NDArray[np.bool_]) -> EncodedImages:
