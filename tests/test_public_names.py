@@ -8,14 +8,17 @@ import sys
 import shardmill as sm
 
 NAMES = [
+    "Balanced",
     "Batch",
     "Dataset",
     "Encode",
     "Loader",
+    "Mix",
     "PackReport",
     "Sample",
     "ShardmillError",
     "VerifyReport",
+    "Weighted",
     "errors",
     "open",
     "pack",

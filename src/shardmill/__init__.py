@@ -15,6 +15,8 @@ from shardmill.errors import ShardmillError
 from shardmill.images import recipes
 from shardmill.images.encode import Encode
 from shardmill.loading.loader import Loader
+from shardmill.loading.mix import Mix
+from shardmill.loading.sampling_orders import Balanced, Weighted
 from shardmill.records import Batch, Sample
 from shardmill.shards.dataset import Dataset
 from shardmill.shards.open import open_dataset as open  # noqa: A004 - the verb of the design: sm.open
@@ -22,14 +24,17 @@ from shardmill.shards.packing import PackReport, pack
 from shardmill.shards.verify import VerifyReport, verify
 
 __all__ = [
+    "Balanced",
     "Batch",
     "Dataset",
     "Encode",
     "Loader",
+    "Mix",
     "PackReport",
     "Sample",
     "ShardmillError",
     "VerifyReport",
+    "Weighted",
     "errors",
     "open",
     "pack",
