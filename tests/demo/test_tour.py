@@ -37,7 +37,7 @@ def _temporary_folders_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_the_tour_from_pictures_to_the_race(tmp_path: Path) -> None:
     console = paper()
     folder = tmp_path / "kept"
-    result = demo.run(folder, images=100, epochs=1, rounds=1, console=console)
+    result = demo.run(folder, images=60, epochs=1, rounds=1, console=console)
     text = printed(console)
     for step in ("Draw", "Pack", "Verify", "Open", "Train", "Race"):
         assert step in text
@@ -51,7 +51,7 @@ def test_the_tour_from_pictures_to_the_race(tmp_path: Path) -> None:
 
     # What was packed is what was drawn, under the right names, and the two sets share nothing.
     train_set, val_set = sm.open(folder / "train"), sm.open(folder / "val")
-    assert (len(train_set), len(val_set)) == (84, 16)
+    assert (len(train_set), len(val_set)) == (50, 10)
     assert train_set.classes == val_set.classes == tuple(generator.SCENES)
     assert not set(train_set.keys) & set(val_set.keys)
     sample = train_set[0]

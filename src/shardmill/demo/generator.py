@@ -11,6 +11,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -96,32 +97,45 @@ class Written:
 def write(pictures: Sequence[Picture], folder: Path, *, workers: int | None = None) -> Iterator[Written]:
     """Draw ``pictures`` and write each as a file under ``folder``; gives the size of each batch as it lands.
 
-    ``workers``: processes, by default one a core; 1 draws in this process. The files are the same for any number.
+    ``workers``: processes, by default one a core where there is work for it; 1 draws in this process. The files are the same for any number.
     Stopping early (Ctrl-C, or closing the iterator) leaves whole files only, and no process.
     """
     for name in SCENES:
         (folder / name).mkdir(parents=True, exist_ok=True)
     batches = [pictures[i : i + _BATCH] for i in range(0, len(pictures), _BATCH)]
-    workers = min(workers or len(os.sched_getaffinity(0)), max(1, len(batches)))
+    if workers is None:
+        # A process needs about 0.8 s to start and make its textures: the time of 60 pictures.
+        workers = max(1, min(len(os.sched_getaffinity(0)), len(pictures) // 100))
     if workers == 1:
         for batch in batches:
             yield _write_batch(batch, folder)
         return
     # Fresh interpreters: a forked copy of a process whose threads hold locks (torch has some) may hang.
-    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_ignore_ctrl_c)
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"))
     try:
-        for done in as_completed([pool.submit(_write_batch, batch, folder) for batch in batches]):
+        with _deaf_children():
+            futures = [pool.submit(_write_batch, batch, folder) for batch in batches]
+        for done in as_completed(futures):
             yield done.result()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-_BATCH = 20
+_BATCH = 8  # a worker stops after at most one: about 0.1 s
 
 
-def _ignore_ctrl_c() -> None:
-    # Ctrl-C reaches the whole process group; the parent hears it and stops the pool in order.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+@contextmanager
+def _deaf_children() -> Iterator[None]:
+    """Processes started meanwhile never hear Ctrl-C; in this one it waits until the end of the block.
+
+    Ctrl-C reaches the whole process group. The parent stops the pool in order; a child that heard it too would print a
+    traceback, also while it is still importing, which is before an initializer could ask it not to listen.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _write_batch(pictures: Sequence[Picture], folder: Path) -> Written:
