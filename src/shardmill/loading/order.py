@@ -58,8 +58,8 @@ class RepeatingOrder(Protocol):
     """An order that may show a row more than once in an epoch."""
 
     def draws(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """int64 [n]: what the random draws of a position are keyed by in place of its row, so that the same image
-        comes with another crop each time. The row itself the first time in an epoch, then numbers that no row has."""
+        """int64 [n]: what the random draws of a position are keyed by in place of its row: another number each time
+        that a row comes in the epoch, so that it comes with another crop. The row modulo the number of rows."""
         ...
 
 
