@@ -307,11 +307,11 @@ def test_columns_are_joined_without_a_copy(make_reader: Make) -> None:
 
 
 def test_packed_datasets_mix(tmp_path: Path) -> None:
-    for name, color in (("red", (255, 0, 0)), ("blue", (0, 0, 255))):
+    for name, color in (("red", (1, 0, 0)), ("blue", (0, 0, 1))):
         folder = tmp_path / name / "one"
         folder.mkdir(parents=True)
         for i in range(9):
-            Image.new("RGB", (32, 32), color).save(folder / f"{i}.jpg")
+            Image.new("RGB", (32, 32), tuple((255 - i) * c for c in color)).save(folder / f"{i}.jpg")
         sm.pack(tmp_path / name, tmp_path / f"{name}-shards", progress=False, workers=1)
     red, blue = sm.open(tmp_path / "red-shards"), sm.open(tmp_path / "blue-shards")
     mix = sm.Mix({red: 2, blue.select(range(6)): 1}, label_offsets=[0, 1])
