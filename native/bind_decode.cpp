@@ -160,6 +160,8 @@ void bind_decode(nb::module_ &m) {
     m.def("entropy_decode", &entropy_decode, nb::arg("data"), nb::arg("starts"), nb::arg("sizes"),
           "libjpeg-turbo's entropy decoding alone, of whole JPEGs: the ceiling in benchmarks. Releases the GIL.");
     m.def("native_features", &native_features, "The libjpeg-turbo version and the instruction sets in use.");
+    m.def("use_fast_path", &JpegDecoder::use_fast_path, nb::arg("on"),
+          "For tests: whether usual JPEGs take our own decoder or libjpeg-turbo from now on, in all threads.");
     m.def("set_simd_level", &set_simd_level, nb::arg("name"),
           "For tests: use 'portable', 'avx2', 'avx512' or 'best' from now on, in all threads.");
 }

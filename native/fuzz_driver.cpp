@@ -79,6 +79,7 @@ int main(int argc, char **argv) {
             mutate(mutated);
             // Exactly as long as the data, so that one byte too far is seen.
             const std::vector<uint8_t> data(mutated.begin(), mutated.end());
+            JpegDecoder::use_fast_path(below(4) != 0);
             if (!force_kernels(levels[below(3)])) force_kernels("best");
 
             JpegHeader header;

@@ -71,6 +71,8 @@ inline uint8_t mul_div_255(int a, int b) {
 
 }  // namespace
 
+std::atomic<bool> JpegDecoder::fast_path_{true};
+
 JpegDecoder::JpegDecoder() { message_[0] = '\0'; }
 
 JpegDecoder::~JpegDecoder() {
@@ -178,6 +180,8 @@ Status JpegDecoder::decode(const uint8_t *data, size_t size, const Crop &crop, c
           crop.top + crop.height <= header.height + kEdgeTolerance))
         return kBadCrop;
 
+    if (decode_baseline(data, size, crop, layout, filter, slot)) return kOk;
+
     if (!create()) return kOutOfMemory;
     set_source(data, size);
     errors_.strict = limits.strict;
@@ -191,6 +195,17 @@ Status JpegDecoder::decode(const uint8_t *data, size_t size, const Crop &crop, c
     const Status result = read_region(crop, layout, filter, slot);
     jpeg_abort_decompress(&cinfo_);
     return result;
+}
+
+// Our own decoder, where it can and where a reduced DCT would not be used; otherwise nothing has happened.
+bool JpegDecoder::decode_baseline(const uint8_t *data, size_t size, const Crop &crop, const Layout &layout,
+                                  Filter filter, void *slot) {
+    if (!fast_path_.load(std::memory_order_relaxed) || !baseline_.open(data, size)) return false;
+    const double least = 2 * kHeadroomHalf;
+    if (crop.width >= least * layout.width && crop.height >= least * layout.height) return false;
+    return resampler_.columns.plan(baseline_.width(), crop.left, crop.width, layout.width, filter, crop.flip) &&
+           resampler_.rows.plan(baseline_.height(), crop.top, crop.height, layout.height, filter, false) &&
+           baseline_.read_region(resampler_, layout, slot);
 }
 
 Status JpegDecoder::read_region(const Crop &crop, const Layout &layout, Filter filter, void *slot) {

@@ -1,11 +1,13 @@
 // Region-of-interest decoding of one JPEG with libjpeg-turbo, feeding the resampler row by row.
 #pragma once
 
+#include <atomic>
 #include <csetjmp>
 #include <cstdio>  // jpeglib.h needs it first
 
 #include <jpeglib.h>
 
+#include "baseline.h"
 #include "image.h"
 #include "jpeg_header.h"
 #include "resample.h"
@@ -32,7 +34,12 @@ class JpegDecoder {
     // What went wrong last, in libjpeg's words; empty where it said nothing.
     const char *message() const { return message_; }
 
+    // For tests: whether usual images take our own decoder (baseline.h) or libjpeg-turbo, in all threads.
+    static void use_fast_path(bool on) { fast_path_.store(on); }
+
   private:
+    static std::atomic<bool> fast_path_;
+
     struct Errors : jpeg_error_mgr {
         jmp_buf home;
         Status status;
@@ -51,6 +58,8 @@ class JpegDecoder {
 
     bool create();
     void set_source(const uint8_t *data, size_t size);
+    bool decode_baseline(const uint8_t *data, size_t size, const Crop &crop, const Layout &layout, Filter filter,
+                         void *slot);
     Status read_region(const Crop &crop, const Layout &layout, Filter filter, void *slot);
     bool has_headroom(const Crop &crop, const Layout &layout);
     void take_rows(JSAMPARRAY lines, int count, int first_row, int skip_columns, int columns);
@@ -62,6 +71,7 @@ class JpegDecoder {
     bool created_ = false;
     char message_[JMSG_LENGTH_MAX];
     Resampler resampler_;
+    BaselineDecoder baseline_;
     Buffer lines_;
 };
 

@@ -13,9 +13,11 @@ const Kernels *find(const char *name) {
     __builtin_cpu_init();
     if ((best || std::strcmp(name, "avx512") == 0) && __builtin_cpu_supports("avx512f") &&
         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx2"))
+        __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2"))
         return &kAvx512Kernels;
-    if ((best || std::strcmp(name, "avx2") == 0) && __builtin_cpu_supports("avx2")) return &kAvx2Kernels;
+    if ((best || std::strcmp(name, "avx2") == 0) && __builtin_cpu_supports("avx2") &&
+        __builtin_cpu_supports("bmi2"))
+        return &kAvx2Kernels;
 #endif
     if (best || std::strcmp(name, "portable") == 0) return &kPortableKernels;
     return nullptr;

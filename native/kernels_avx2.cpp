@@ -3,6 +3,10 @@
 
 #include "convert.h"
 
+#define SHARDMILL_WIDE
+#include "planes.h"
+#include "scan_loops.h"
+
 namespace shardmill {
 namespace {
 
@@ -31,6 +35,36 @@ void split(const uint8_t *rgbx, uint8_t *r, uint8_t *g, uint8_t *b, int n) {
 inline __m256i widen(const uint8_t *from) {
     return _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i *>(from)));
 }
+
+// What planes.h is written in.
+struct Avx2 {
+    using I = __m256i;
+    static I load16(const int16_t *from) { return _mm256_load_si256(reinterpret_cast<const __m256i *>(from)); }
+    static I load8(const uint8_t *from) { return widen(from); }
+    static void store8(uint8_t *to, I x) {
+        const __m256i bytes = _mm256_permute4x64_epi64(_mm256_packus_epi16(x, x), 0x08);
+        _mm_storeu_si128(reinterpret_cast<__m128i *>(to), _mm256_castsi256_si128(bytes));
+    }
+    static I set16(int x) { return _mm256_set1_epi16(static_cast<int16_t>(x)); }
+    static I set32(int x) { return _mm256_set1_epi32(x); }
+    static I pairs(int a, int b) { return _mm256_set1_epi32(static_cast<int>(static_cast<uint32_t>(b) << 16 | (a & 0xffff))); }
+    static I add16(I a, I b) { return _mm256_add_epi16(a, b); }
+    static I adds16(I a, I b) { return _mm256_adds_epi16(a, b); }
+    static I sub16(I a, I b) { return _mm256_sub_epi16(a, b); }
+    static I mulhi16(I a, I b) { return _mm256_mulhi_epi16(a, b); }
+    static I shift16(I a, int n) { return _mm256_srai_epi16(a, n); }
+    static I add32(I a, I b) { return _mm256_add_epi32(a, b); }
+    static I sub32(I a, I b) { return _mm256_sub_epi32(a, b); }
+    static I shift32(I a, int n) { return _mm256_srai_epi32(a, n); }
+    static I madd(I a, I b) { return _mm256_madd_epi16(a, b); }
+    static I pack32(I a, I b) { return _mm256_packs_epi32(a, b); }
+    static I low16(I a, I b) { return _mm256_unpacklo_epi16(a, b); }
+    static I high16(I a, I b) { return _mm256_unpackhi_epi16(a, b); }
+    static I low32(I a, I b) { return _mm256_unpacklo_epi32(a, b); }
+    static I high32(I a, I b) { return _mm256_unpackhi_epi32(a, b); }
+    static I low64(I a, I b) { return _mm256_unpacklo_epi64(a, b); }
+    static I high64(I a, I b) { return _mm256_unpackhi_epi64(a, b); }
+};
 
 void vertical(const uint8_t *const *rows, const int16_t *weight, int taps, int16_t *out, int n) {
     const __m256i half = _mm256_set1_epi32(1 << (kVerticalShift - 1));
@@ -151,6 +185,17 @@ void store_planar(const uint8_t *plane, void *out, int n, Dtype dtype, float gai
 
 }  // namespace
 
-const Kernels kAvx2Kernels = {"avx2", split, vertical, pack, horizontal, store_planar, store_interleaved_scalar};
+const Kernels kAvx2Kernels = {"avx2",
+                              split,
+                              skip_mcus,
+                              decode_mcu_row<wide_inverse_dct<Avx2>>,
+                              upsample_2x1_plain,
+                              upsample_2x2_plain,
+                              wide_to_rgb<Avx2>,
+                              vertical,
+                              pack,
+                              horizontal,
+                              store_planar,
+                              store_interleaved_scalar};
 
 }  // namespace shardmill

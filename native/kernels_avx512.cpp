@@ -3,6 +3,10 @@
 
 #include "convert.h"
 
+#define SHARDMILL_WIDE
+#include "planes.h"
+#include "scan_loops.h"
+
 namespace shardmill {
 namespace {
 
@@ -29,6 +33,36 @@ void split(const uint8_t *rgbx, uint8_t *r, uint8_t *g, uint8_t *b, int n) {
 inline __m512i widen(const uint8_t *from) {
     return _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(from)));
 }
+
+// What planes.h is written in.
+struct Avx512 {
+    using I = __m512i;
+    static I load16(const int16_t *from) { return _mm512_load_si512(from); }
+    static I load8(const uint8_t *from) { return widen(from); }
+    static void store8(uint8_t *to, I x) {
+        _mm256_storeu_si256(reinterpret_cast<__m256i *>(to),
+                            _mm512_cvtusepi16_epi8(_mm512_max_epi16(x, _mm512_setzero_si512())));
+    }
+    static I set16(int x) { return _mm512_set1_epi16(static_cast<int16_t>(x)); }
+    static I set32(int x) { return _mm512_set1_epi32(x); }
+    static I pairs(int a, int b) { return _mm512_set1_epi32(static_cast<int>(static_cast<uint32_t>(b) << 16 | (a & 0xffff))); }
+    static I add16(I a, I b) { return _mm512_add_epi16(a, b); }
+    static I adds16(I a, I b) { return _mm512_adds_epi16(a, b); }
+    static I sub16(I a, I b) { return _mm512_sub_epi16(a, b); }
+    static I mulhi16(I a, I b) { return _mm512_mulhi_epi16(a, b); }
+    static I shift16(I a, int n) { return _mm512_srai_epi16(a, n); }
+    static I add32(I a, I b) { return _mm512_add_epi32(a, b); }
+    static I sub32(I a, I b) { return _mm512_sub_epi32(a, b); }
+    static I shift32(I a, int n) { return _mm512_srai_epi32(a, n); }
+    static I madd(I a, I b) { return _mm512_madd_epi16(a, b); }
+    static I pack32(I a, I b) { return _mm512_packs_epi32(a, b); }
+    static I low16(I a, I b) { return _mm512_unpacklo_epi16(a, b); }
+    static I high16(I a, I b) { return _mm512_unpackhi_epi16(a, b); }
+    static I low32(I a, I b) { return _mm512_unpacklo_epi32(a, b); }
+    static I high32(I a, I b) { return _mm512_unpackhi_epi32(a, b); }
+    static I low64(I a, I b) { return _mm512_unpacklo_epi64(a, b); }
+    static I high64(I a, I b) { return _mm512_unpackhi_epi64(a, b); }
+};
 
 // Pairs == 0: the number of pairs is only known at run time.
 template <int Pairs>
@@ -156,7 +190,17 @@ void store_planar(const uint8_t *plane, void *out, int n, Dtype dtype, float gai
 
 }  // namespace
 
-const Kernels kAvx512Kernels = {"avx512", split,      vertical, pack,
-                                horizontal, store_planar, store_interleaved_scalar};
+const Kernels kAvx512Kernels = {"avx512",
+                              split,
+                              skip_mcus,
+                              decode_mcu_row<wide_inverse_dct<Avx512>>,
+                              upsample_2x1_plain,
+                              upsample_2x2_plain,
+                              wide_to_rgb<Avx512>,
+                              vertical,
+                              pack,
+                              horizontal,
+                              store_planar,
+                              store_interleaved_scalar};
 
 }  // namespace shardmill

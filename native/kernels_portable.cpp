@@ -1,5 +1,7 @@
 // The inner loops in plain C++: what every CPU runs, and what the compiler vectorises where it can.
 #include "convert.h"
+#include "planes.h"
+#include "scan_loops.h"
 
 namespace shardmill {
 namespace {
@@ -40,7 +42,17 @@ void horizontal(const int16_t *in, const HorizontalPlan &plan, uint8_t *out) {
 
 }  // namespace
 
-const Kernels kPortableKernels = {"portable", split,      vertical, pack,
-                                  horizontal, store_planar_scalar, store_interleaved_scalar};
+const Kernels kPortableKernels = {"portable",
+                                  split,
+                                  skip_mcus,
+                              decode_mcu_row<inverse_dct_scalar>,
+                                  upsample_2x1_plain,
+                                  upsample_2x2_plain,
+                                  to_rgb_plain,
+                                  vertical,
+                                  pack,
+                                  horizontal,
+                                  store_planar_scalar,
+                                  store_interleaved_scalar};
 
 }  // namespace shardmill

@@ -20,10 +20,10 @@ compile() { # compile FILE FLAGS...
 define=()
 if [ "$(uname -m)" = x86_64 ]; then
   define=(-DSHARDMILL_X86)
-  compile kernels_avx2 "${define[@]}" -mavx2 -mf16c
-  compile kernels_avx512 "${define[@]}" -mavx2 -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq
+  compile kernels_avx2 "${define[@]}" -mavx2 -mbmi2 -mf16c
+  compile kernels_avx512 "${define[@]}" -mavx2 -mbmi2 -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq
 fi
-for source in jpeg jpeg_header kernels kernels_portable resample fuzz_driver; do compile "$source" "${define[@]}"; done
+for source in baseline huffman jpeg jpeg_header kernels kernels_portable resample fuzz_driver; do compile "$source" "${define[@]}"; done
 "${CXX:-c++}" "${flags[@]}" "${objects[@]}" -ljpeg -o "$work/fuzz_driver"
 
 "$python" - "$work" <<'SEEDS'

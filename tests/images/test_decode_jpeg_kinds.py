@@ -57,6 +57,13 @@ def assert_native_equals_pillow(
         for filter_ in ("bilinear", "bicubic"):
             pixels, statuses = decode([jpeg] * len(boxes), boxes, size, filter=filter_)
             assert not statuses.any()
+            try:
+                native.use_fast_path(False)
+                by_libjpeg, statuses = decode([jpeg] * len(boxes), boxes, size, filter=filter_)
+            finally:
+                native.use_fast_path(True)
+            assert not statuses.any()
+            np.testing.assert_array_equal(pixels, by_libjpeg)
             for i, box in enumerate(boxes):
                 difference = np.abs(pixels[i].astype(int) - by_pillow(jpeg, box, size, filter=filter_))
                 # Bicubic: Pillow cuts overshoot off between its passes, which shows in crops of a few pixels.
