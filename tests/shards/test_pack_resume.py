@@ -21,7 +21,7 @@ import pytest
 
 from shardmill.errors import OptionsError, SourceError
 from shardmill.records import Sample
-from shardmill.shards.packing import pack
+from shardmill.shards.packing import gather, pack
 from shardmill.sources.protocols import Source, SourceInfo
 
 SOURCE = """
@@ -193,8 +193,6 @@ def test_killed_at_any_time_with_workers(moment: int, tmp_path: Path, whole: dic
 def test_finished_work_is_not_done_again(
     tmp_path: Path, whole: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from shardmill.shards.packing import gather
-
     written: list[int] = []
     original = gather._write_shard
 
@@ -227,6 +225,35 @@ def test_a_finished_shard_that_was_cut_since_is_written_again(tmp_path: Path, wh
     os.truncate(shards[0], 1000)
     finish(dest)
     assert digests(dest) == whole
+
+
+def test_after_a_crash_of_the_machine_the_source_is_read_again(
+    tmp_path: Path, whole: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[int] = []
+    original = gather._write_shard
+
+    def four_only(task: Any, shard: Any, *rest: Any) -> Any:
+        if len(written) == 4:
+            raise KeyboardInterrupt
+        written.append(shard.index)
+        return original(task, shard, *rest)
+
+    dest = tmp_path / "out"
+    monkeypatch.setattr("shardmill.shards.packing.packer._MOST_SHARDS_PER_TASK", 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(gather, "_write_shard", four_only)
+        with pytest.raises(KeyboardInterrupt):
+            pack(Made(), dest, workers=1, **OPTIONS)
+    # What a power cut leaves of files that were never synced: their names, without their bytes.
+    for path in (dest / ".shardmill-pack" / "runs").glob("*"):
+        os.truncate(path, 0)
+    shards = {path.name: path.stat().st_ino for path in dest.glob("shard-*.tar")}
+    assert len(shards) == 4
+    monkeypatch.setattr("shardmill.shards.packing.packer.boot_id", lambda: "another boot")
+    finish(dest)
+    assert digests(dest) == whole
+    assert shards.items() <= {path.name: path.stat().st_ino for path in dest.glob("shard-*.tar")}.items()
 
 
 def test_an_unfinished_pack_wants_a_word(tmp_path: Path, whole: dict[str, str]) -> None:

@@ -21,6 +21,7 @@ from shardmill.imageinfo import IMAGE_EXTENSIONS, probe
 from shardmill.records import ImageFormat
 from shardmill.shards.index import ROW
 from shardmill.shards.index_writer import fsync_folder
+from shardmill.shards.packing.buffers import big_pages
 from shardmill.shards.packing.fill import Read, fill
 from shardmill.shards.packing.progress import TaskProgress
 from shardmill.shards.packing.references import Reference, decode_fields
@@ -127,7 +128,7 @@ class _Window:
         """uint8 [size], contents undefined."""
         if len(self.array) < size:
             self.array = np.empty(0, np.uint8)
-            self._memory = mmap.mmap(-1, size)
+            self._memory = big_pages(mmap.mmap(-1, size))
             self.array = np.frombuffer(self._memory, np.uint8)
         return self.array[:size]
 

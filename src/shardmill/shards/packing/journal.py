@@ -45,6 +45,12 @@ class Journal:
         self.finished.ranges[index] = (samples, size)
         self._add({"kind": "range", "index": index, "samples": samples, "bytes": size})
 
+    def forget_ranges(self, plan: Mapping[str, Any]) -> None:
+        """Goes on as ``plan``: the ranges are to be read again, the finished shards stay."""
+        self.plan = plan
+        self.finished.ranges.clear()
+        self._add({"kind": "again", **plan})
+
     def shard_done(self, shard: ShardResult) -> None:
         """A shard is under its final name and its rows are saved."""
         self.finished.shards[shard.index] = shard
@@ -88,7 +94,11 @@ def resume(path: Path) -> Journal | None:
     finished = Finished()
     for line in lines[1:]:
         entry = json.loads(line)
-        if entry["kind"] == "range":
+        if entry["kind"] == "again":
+            del entry["kind"]
+            plan = entry
+            finished.ranges.clear()
+        elif entry["kind"] == "range":
             finished.ranges[entry["index"]] = (entry["samples"], entry["bytes"])
         else:
             finished.shards[entry["index"]] = ShardResult(

@@ -48,6 +48,9 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _MOST_RANGES = 64
+_MOST_REFERENCE_RANGES = 8  # listing is quick, and every range leaves a run that gather must look into
+_WINDOW_BYTES = 8 * 2**20
+_SLICE_BYTES = 2**20
 _MOST_SHARDS_PER_TASK = 256
 _SMALL_TASK_BYTES = 64 * 2**20
 
@@ -137,19 +140,19 @@ def _prepare(
     _refuse_inside(info, space)
     parts: Sequence[Source] = source.split() if isinstance(source, SplittableSource) else [source]
     by_reference = not sequential and options.encode is None and all(isinstance(part, RefSource) for part in parts)
-    ranges = min(_MOST_RANGES, len(parts))
+    ranges = min(_MOST_REFERENCE_RANGES if by_reference else _MOST_RANGES, len(parts))
     plan: dict[str, Any] = {
         "source": {"name": info.name, "kind": info.kind, "fingerprint": info.fingerprint, "parts": len(parts)},
         "options": options.describe(),
         "runs": str(space.runs),
+        "boot": boot_id(),
         "by_reference": by_reference,
     }
     old = journals.resume(space.journal)
     if old is None:
         _refuse_occupied(space)
         space.make()
-        for leftover in space.runs.iterdir():
-            leftover.unlink()
+        _empty(space.runs)
         journal = journals.start(space.journal, plan)
     else:
         journal = old
@@ -172,10 +175,27 @@ def _prepare(
                     f"delete {space.control} and the shards beside it"
                 )
             space.make()
+            if plan["boot"] is None or old.plan["boot"] != plan["boot"]:
+                # Runs are not synced: after a crash of the machine they may be full of holes.
+                journal.forget_ranges(plan)
+                _empty(space.runs)
         except BaseException:
             journal.close()
             raise
     return _Job(source, info, parts, by_reference, ranges, options, means, space, journal, resumed=old is not None)
+
+
+def _empty(folder: Path) -> None:
+    for entry in folder.iterdir():
+        entry.unlink()
+
+
+def boot_id() -> str | None:
+    """What this machine calls the time since it was started; ``None`` where it has no name for it."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return None
 
 
 def _refuse_inside(info: SourceInfo, space: Workspace) -> None:
@@ -282,8 +302,9 @@ class _Job:
             runs,
             limits,
             memory_bytes=share // 2,
-            # References are read file by file in any case; a small window stays in the processor's cache.
-            piece_bytes=min(share // 2, 8 * 2**20) if self.by_reference else share // 2,
+            # A small window stays in the processor's cache; with many runs it must be large, so that what is read of
+            # each run at a time is worth a seek.
+            piece_bytes=min(share // 2, max(_WINDOW_BYTES, 0 if self.by_reference else len(runs) * _SLICE_BYTES)),
             row_bytes=share // 4,
         )
 
@@ -362,14 +383,16 @@ class _Job:
             counts.update(result.notes)
         notes = [f"{count} {what}" for what, count in sorted(counts.items())]
         identical = find_identical(
-            [self.space.dest / shard_name(self.options.name, result.index) for result in results],
             lambda i: load_rows(rows_path(self.space.control, results[i].index), results[i].samples),
+            shards=len(results),
             samples=samples,
             memory_bytes=self.means.worker_bytes,
         )
         if identical is not None:
             one, other = identical.example
-            notes.append(f"{identical.extra} images are byte-identical to another one, such as {one!r} and {other!r}")
+            notes.append(
+                f"{identical.extra} images have the size and crc32c of another one, such as {one!r} and {other!r}"
+            )
         if self.info.ignored:
             notes.append(f"{self.info.ignored} files of the source were passed over as litter")
         return tuple(notes)

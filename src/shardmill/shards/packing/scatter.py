@@ -15,6 +15,7 @@ from shardmill.errors import OptionsError, SourceError
 from shardmill.imageinfo import image_field, probe
 from shardmill.records import NO_LABEL, ByteRange, ImageFormat, Sample, SampleRef
 from shardmill.shards.grouping import name_problem, split_key
+from shardmill.shards.packing.buffers import big_pages
 from shardmill.shards.packing.options import EncodeSpec
 from shardmill.shards.packing.position import position_of
 from shardmill.shards.packing.progress import TaskProgress
@@ -311,4 +312,4 @@ def _encoded(key: str, fields: dict[str, bytes], image: str, encode: EncodeSpec)
 
 def _buffer(size: int) -> mmap.mmap:
     # Anonymous memory: pages count only once they are written, and go back to the system in one piece.
-    return mmap.mmap(-1, size)
+    return big_pages(mmap.mmap(-1, size))
