@@ -268,7 +268,8 @@ class _Epoch:
         self._steps = self._images = self._bad = 0
         self._wait = self._away = self._hand_over = 0.0
         self._left: float | None = None
-        self._counted = False
+        # Nothing to count until there is a pipeline: Ctrl-C may come while its threads start.
+        self._counted = True
         self._pipeline: Pipeline[StepBatch] = Pipeline(
             work.jobs(step),
             [Stage("read", work.read, loader._read_threads, splits=True), Stage("decode", work.decode, loader.threads)],
@@ -279,6 +280,7 @@ class _Epoch:
             item="step",
             first_number=step,
         )
+        self._counted = False
 
     def __iter__(self) -> Iterator[Batch]:
         return self
@@ -289,16 +291,13 @@ class _Epoch:
             self._away += asked - self._left
         try:
             step = next(self._pipeline)
-        except StopIteration:
-            if not self._counted:
-                self.close()
-            raise
+            got = time.perf_counter()
+            self._wait += got - asked
+            batch = self._loader._finish(self._clean(step))
         except BaseException:
+            # The end, an error, Ctrl-C: whoever catches it finds no threads, and the state before this step.
             self.close()
             raise
-        got = time.perf_counter()
-        self._wait += got - asked
-        batch = self._loader._finish(self._clean(step))
         self._steps += 1
         self._images += int(step.valid.sum())
         self._advance(step.step)

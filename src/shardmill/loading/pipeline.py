@@ -147,13 +147,12 @@ class Pipeline(Generic[J]):
         self._finalizer = weakref.finalize(self, _abandon, self._state, self._pid)
         # At exit the threads see the main thread end, which is before exit handlers run.
         self._finalizer.atexit = False
-        started: list[threading.Thread] = []
         try:
             for thread in self._threads:
                 thread.start()
-                started.append(thread)
         except BaseException:
-            self._threads = started
+            # No more threads to be had, or Ctrl-C; one that has only just begun sees the end by itself.
+            self._threads = [thread for thread in self._threads if thread.is_alive()]
             self.close()
             raise
 
