@@ -77,7 +77,7 @@ class TorchvisionFolder:
             ]
         )
         dataset = datasets.ImageFolder(str(folder), recipe)
-        self.name = f"ImageFolder + DataLoader({workers} workers)"
+        self.name = f"torchvision ({workers} workers)"
         self._full = batches
         self._batches = _Batches(len(dataset), 1)
         self._loader: Any = DataLoader(

@@ -97,8 +97,8 @@ class Written:
 def write(pictures: Sequence[Picture], folder: Path, *, workers: int | None = None) -> Iterator[Written]:
     """Draw ``pictures`` and write each as a file under ``folder``; gives the size of each batch as it lands.
 
-    ``workers``: processes, by default one a core where there is work for it; 1 draws in this process. The files are the same for any number.
-    Stopping early (Ctrl-C, or closing the iterator) leaves whole files only, and no process.
+    ``workers``: processes, by default one a core where that pays; 1 draws in this process. The files are the
+    same for any. Stopping early (Ctrl-C, or closing the iterator) leaves whole files only, and no process.
     """
     for name in SCENES:
         (folder / name).mkdir(parents=True, exist_ok=True)

@@ -26,12 +26,12 @@ _BAR = 24
 
 def welcome(images: int) -> Panel:
     """The first thing on the screen: what will happen, and how long it takes."""
-    plan = f"It draws {images:,} pictures, packs, verifies, trains on them, and races torchvision.\n"
+    plan = f"Here: {images:,} drawn pictures, packed, verified, trained on, raced.\n"
     text = Text.assemble(
         ("shardmill", "bold cyan"),
-        " packs a pile of images into shuffled shards and feeds PyTorch at decoding speed.\n",
+        " packs images into shuffled shards and feeds PyTorch from them.\n",
         plan,
-        ("Two minutes or so on two cores. Nothing is downloaded; Ctrl-C stops at any time.", "dim"),
+        ("About two minutes on two cores. No download. Ctrl-C stops it cleanly.", "dim"),
     )
     return Panel(text, box=box.ROUNDED, border_style="cyan", padding=(0, 2))
 
@@ -105,7 +105,7 @@ def epochs_table(epochs: Sequence[Epoch], total: int) -> Table:
     table.add_column("loss", justify="right")
     table.add_column("validation accuracy", no_wrap=True)
     table.add_column("images/s", justify="right")
-    table.add_column("waits for data", justify="right")
+    table.add_column("waiting", justify="right")
     table.add_column("time", justify="right", style="dim")
     for epoch in epochs:
         bar = accuracy_bar(epoch.accuracy)
@@ -156,8 +156,9 @@ def farewell(facts: Sequence[tuple[str, str]], folder: str, *, kept: bool) -> Pa
     code = (
         "import shardmill as sm\n"
         f'ds = sm.open("{place}")\n'
-        "for images, labels in sm.Loader(ds, batch_size=256, recipe=sm.recipes.train(224)):\n"
-        "    ...  # images: float32 [256, 3, 224, 224]   labels: int64 [256]"
+        "loader = sm.Loader(ds, batch_size=256, recipe=sm.recipes.train(224))\n"
+        "for images, labels in loader:\n"
+        "    ...  # float32 [256, 3, 224, 224] and int64 [256]"
     )
     commands = (
         ("pack your own", "shardmill pack path/to/images DIR"),
