@@ -9,21 +9,39 @@ from hypothesis import strategies as st
 
 from shardmill.errors import OptionsError
 from shardmill.images import recipes
+from shardmill.images.plan import compile_views
 from shardmill.images.recipe import (
     IMAGENET_MEAN,
     CenterCrop,
+    ColorJitter,
+    CutMix,
+    GaussianBlur,
+    Grayscale,
     HorizontalFlip,
+    MixUp,
     Normalize,
     Op,
+    RandAugment,
+    RandomCrop,
+    RandomErasing,
     RandomResizedCrop,
     Recipe,
     Resize,
+    Solarize,
+    TrivialAugmentWide,
+    VerticalFlip,
+    Views,
+    read_recipe,
 )
 
 sides = st.integers(1, 4096)
 pairs = st.tuples(sides, sides)
 filters = st.sampled_from(["bilinear", "bicubic"])
 fractions = st.floats(0.01, 1.0)
+chances = st.floats(0, 1)
+levels = st.integers(0, 255)
+fills = st.one_of(levels, st.tuples(levels, levels, levels))
+kinds = st.sampled_from(["nearest", "bilinear"])
 ops: st.SearchStrategy[Op] = st.one_of(
     st.builds(
         RandomResizedCrop,
@@ -34,7 +52,20 @@ ops: st.SearchStrategy[Op] = st.one_of(
     ),
     st.builds(Resize, st.one_of(sides, pairs), filter=filters),
     st.builds(CenterCrop, st.one_of(sides, pairs)),
-    st.builds(HorizontalFlip, st.floats(0, 1)),
+    st.builds(HorizontalFlip, chances),
+    st.builds(VerticalFlip, chances),
+    st.builds(RandomCrop, st.integers(8, 99), st.integers(0, 8), fills),
+    st.builds(ColorJitter, chances, chances, st.tuples(st.just(0.5), st.floats(0.5, 3)), st.floats(0, 0.5), chances),
+    st.builds(Grayscale, chances),
+    st.builds(Solarize, st.floats(0, 256), chances),
+    st.builds(GaussianBlur, st.sampled_from([1, 5, 23]), st.just((0.1, 2.0)), chances),
+    st.builds(TrivialAugmentWide, st.integers(2, 99), kinds, fills),
+    st.builds(RandAugment, st.integers(0, 4), st.integers(0, 9), st.integers(10, 40), kinds, fills),
+    st.builds(
+        RandomErasing, chances, value=st.one_of(st.just("random"), chances, st.tuples(chances, chances, chances))
+    ),
+    st.builds(MixUp, st.integers(1, 1000), st.floats(0.1, 2), chances),
+    st.builds(CutMix, st.integers(1, 1000), st.floats(0.1, 2), chances),
     st.builds(Normalize, st.tuples(fractions, fractions, fractions), st.tuples(fractions, fractions, fractions)),
 )
 
@@ -49,6 +80,40 @@ def test_json_round_trip(ops: list[Op], dtype: Any, order: Any, exif: bool) -> N
     recipe = Recipe(tuple(ops), dtype, order, exif)
     assert Recipe.from_json(recipe.to_json()) == recipe
     assert hash(Recipe.from_json(recipe.to_json())) == hash(recipe)
+    assert read_recipe(recipe.to_json()) == recipe
+
+
+@pytest.mark.parametrize("views", [recipes.multicrop(), recipes.simclr(), recipes.multicrop(98, 42, locals=0)])
+def test_recipes_of_several_views_round_trip_and_compile(views: Views) -> None:
+    assert read_recipe(views.to_json()) == views
+    plans = compile_views(views)
+    assert [plan.view for plan in plans] == list(range(len(views.views)))
+
+
+def test_the_first_recipes_still_read_the_same() -> None:
+    """As written by the first version, without any of the newer ops."""
+    text = (
+        '{"version": 1, "ops": [{"op": "RandomResizedCrop", "size": [224, 224], "scale": [0.08, 1.0], "ratio": '
+        '[0.75, 1.3333333333333333], "filter": "bilinear"}, {"op": "HorizontalFlip", "p": 0.5}], '
+        '"output": {"dtype": "uint8", "order": "NCHW", "apply_exif": false}}'
+    )
+    assert recipes.train(224, dtype="uint8").to_json() == text
+    assert Recipe.from_json(text) == recipes.train(224, dtype="uint8")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"version": 1, "views": 3}', "must be a list"),
+        ('{"version": 2, "views": []}', "recipe version 2"),
+        ('{"version": 1, "views": []}', "2 .. 64 recipes, got 0"),
+        ('{"version": 1, "views": [], "ops": []}', "no field 'ops'"),
+        ('{"version": 1, "views": [{"version": 1}]}', "a view has no field 'version'"),
+    ],
+)
+def test_views_that_do_not_fit_are_named(text: str, message: str) -> None:
+    with pytest.raises(OptionsError, match=message):
+        read_recipe(text)
 
 
 def test_the_recipes_people_use() -> None:
@@ -116,6 +181,18 @@ def test_what_is_not_a_recipe_is_refused(text: str) -> None:
         (lambda: CenterCrop((224, 2**20)), "16384 pixels"),
         (lambda: Resize(True), "Resize.size"),
         (lambda: HorizontalFlip(1.5), "probability"),
+        (lambda: ColorJitter(-1), "ColorJitter.brightness is a distance from 1 or"),
+        (lambda: ColorJitter(hue=0.6), r"ColorJitter.hue is a distance from 0 .* within -0.5 .. 0.5"),
+        (lambda: GaussianBlur(4), "must be odd"),
+        (lambda: RandomCrop(8, padding=9), "padding must be a whole number within 0 .. 8"),  # type: ignore[arg-type]
+        (lambda: RandomCrop(8, fill=256), "within 0 .. 255"),  # type: ignore[arg-type]
+        (lambda: RandAugment(magnitude=31), "within 0 .. 30"),
+        (lambda: RandomErasing(scale=(0.1, 2)), "at most 1"),
+        (lambda: MixUp(10, alpha=0), "alpha"),
+        (lambda: CutMix(0), "classes"),
+        (lambda: Views((recipes.train(8),)), "2 .. 64"),
+        (lambda: Views((recipes.train(8), recipes.train(8, dtype="uint8"))), "same dtype"),
+        (lambda: Views((recipes.train(8), Recipe((Resize((8, 8)), MixUp(3))))), "not to a view"),
         (lambda: Normalize(std=(0, 1, 1)), "std must be above 0"),
         (lambda: Normalize(mean=(0, 1)), "three numbers"),  # type: ignore[arg-type]
         (lambda: Recipe(("Resize",)), "made of RandomResizedCrop"),  # type: ignore[arg-type]
