@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,9 +19,9 @@ from shardmill.errors import OptionsError, TarError
 from shardmill.imageinfo import image_field, probe
 from shardmill.records import NO_LABEL, ImageInfo
 from shardmill.shards.executor import usable_cores
-from shardmill.shards.grouping import SampleGroup, group_samples
+from shardmill.shards.grouping import MAX_LABEL_BYTES, SampleGroup, group_samples, parse_label
 from shardmill.shards.index import ROW
-from shardmill.shards.index_writer import ShardRows, write_index, write_manifest
+from shardmill.shards.index_writer import ShardRows, remove_manifest, write_index, write_manifest
 from shardmill.shards.manifest import Manifest
 from shardmill.shards.tar import Member
 from shardmill.shards.tarscan import scan_tar
@@ -29,6 +29,7 @@ from shardmill.shards.tarscan import scan_tar
 _HEAD_BYTES = 64  # enough for every magic number; the size of an image is read only with checksums
 _COPY_BYTES = 8 * 2**20
 _LARGEST_SIDE = 2**16 - 1
+_LARGEST_IMAGE = 2**32 - 1
 
 
 def index_tars(
@@ -55,6 +56,7 @@ def index_tars(
             done(one.shard.size)
     shards, classes = _number_classes(scanned)
     samples = sum(len(shard.rows) for shard in shards)
+    remove_manifest(dest)
     files = write_index(dest, shards, samples=samples, shard_count=len(shards))
     manifest = Manifest(
         samples=samples,
@@ -93,41 +95,63 @@ def _scan(path: Path, root: Path, checksums: bool) -> _Scanned:
         names: list[str | None] = []
         for row, group in zip(rows, groups, strict=True):
             names.append(_fill(row, group, fd, str(path)))
-        digest = _checksums(rows, fd, size) if checksums else bytes(32)
+        digest = _checksums(rows, fd, size, str(path)) if checksums else bytes(32)
     finally:
         os.close(fd)
     name = path.relative_to(root).as_posix()
+    if _not_utf8(name):
+        raise OptionsError(f"{os.fspath(path)!r}: the name is not UTF-8, which the index needs: rename the tar")
     return _Scanned(ShardRows(name, size, digest, rows, [group.key for group in groups]), names, path)
 
 
 def _fill(row: Any, group: SampleGroup[Member], fd: int, path: str) -> str | None:
     """Writes one row; returns the class name where the label is a word."""
     parts = dict(group.parts)
+    if _not_utf8(group.key):
+        first = group.parts[0][1]
+        hint = "pack the samples under other names"
+        raise TarError("the key is not UTF-8", path=path, offset=first.header_offset, key=group.key, hint=hint)
     chosen = image_field(dict.fromkeys(parts, b""))
     if chosen is None:
-        chosen = image_field({name: os.pread(fd, _HEAD_BYTES, part.payload_offset) for name, part in parts.items()})
+        chosen = image_field({name: _head(fd, part) for name, part in parts.items()})
     first, last = group.parts[0][1], group.parts[-1][1]
     if chosen is None:
         raise TarError(
             f"the sample has no image among {', '.join(parts)}", path=path, offset=first.header_offset, key=group.key
         )
     image = parts[chosen]
+    if image.size > _LARGEST_IMAGE:
+        problem = f"an image of {image.size} bytes; at most {_LARGEST_IMAGE} are accepted"
+        raise TarError(problem, path=path, offset=image.payload_offset, key=group.key)
     row["sample_start"] = first.header_offset
     row["sample_bytes"] = last.end - first.header_offset
     row["image_offset"] = image.payload_offset
     row["image_bytes"] = image.size
-    _describe(row, probe(os.pread(fd, min(_HEAD_BYTES, image.size), image.payload_offset)))
+    _describe(row, probe(_head(fd, image)))
     row["label"] = NO_LABEL
-    if "cls" not in parts:
+    label = next((part for name, part in parts.items() if name.lower() == "cls"), None)
+    if label is None:
         return None
-    label = parts["cls"]
-    text = os.pread(fd, label.size, label.payload_offset).decode("utf-8", "replace").strip()
-    if not text.lstrip("-").isdigit():
-        return text
-    if not NO_LABEL <= int(text) < 2**31:
-        raise TarError(f"label {text} is out of range", path=path, offset=label.payload_offset, key=group.key)
-    row["label"] = int(text)
+    try:
+        found = parse_label(os.pread(fd, min(label.size, MAX_LABEL_BYTES + 1), label.payload_offset))
+    except ValueError as error:
+        raise TarError(f"the label {error}", path=path, offset=label.payload_offset, key=group.key) from None
+    if isinstance(found, str):
+        return found
+    row["label"] = found
     return None
+
+
+def _head(fd: int, part: Member) -> bytes:
+    return os.pread(fd, min(_HEAD_BYTES, part.size), part.payload_offset)
+
+
+def _not_utf8(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def _describe(row: Any, info: ImageInfo) -> None:
@@ -136,26 +160,37 @@ def _describe(row: Any, info: ImageInfo) -> None:
         row["width"], row["height"] = info.width, info.height
 
 
-def _checksums(rows: NDArray[Any], fd: int, size: int) -> bytes:
-    """Fills the crc32c columns and image sizes from one sequential read; returns the sha256 of the file."""
-    sha256, at = hashlib.sha256(), 0
+def _checksums(rows: NDArray[Any], fd: int, size: int, path: str) -> bytes:
+    """Fills the crc32c columns and image sizes from one sequential read; returns the sha256 of the file.
 
-    def skip_to(end: int) -> None:
-        nonlocal at
+    Memory: one image and 8 MiB, whatever else is in its sample.
+    """
+    sha256, at, crc = hashlib.sha256(), 0, 0
+
+    def up_to(end: int) -> Iterator[bytes]:
+        nonlocal at, crc
         while at < end:
             data = os.pread(fd, min(_COPY_BYTES, end - at), at)
+            if not data:
+                hint = "leave the tars alone while they are indexed"
+                raise TarError("the file became shorter while it was read", path=path, offset=at, hint=hint)
             sha256.update(data)
+            crc = google_crc32c.extend(crc, data)
             at += len(data)
+            yield data
+
+    def skip_to(end: int) -> None:
+        for _ in up_to(end):
+            pass
 
     for row in rows:
-        start, count = int(row["sample_start"]), int(row["sample_bytes"])
+        start, image = int(row["sample_start"]), int(row["image_offset"])
         skip_to(start)
-        data = os.pread(fd, count, start)
-        sha256.update(data)
-        at = start + count
-        image = int(row["image_offset"]) - start
-        payload = data[image : image + int(row["image_bytes"])]
-        row["sample_crc32c"] = google_crc32c.value(data)
+        crc = 0
+        skip_to(image)
+        payload = b"".join(up_to(image + int(row["image_bytes"])))
+        skip_to(start + int(row["sample_bytes"]))
+        row["sample_crc32c"] = crc
         row["image_crc32c"] = google_crc32c.value(payload)
         _describe(row, probe(payload))
     skip_to(size)

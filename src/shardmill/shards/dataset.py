@@ -11,13 +11,13 @@ from typing import Any, SupportsIndex
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from shardmill.errors import IndexFileError, OptionsError
+from shardmill.errors import IndexFileError
 from shardmill.records import EncodedImages, Sample
 from shardmill.shards.index import INDEX_DIR, Index, load_index
 from shardmill.shards.manifest import MANIFEST, Manifest
 from shardmill.shards.reader import ShardReader
 from shardmill.shards.samples import parse_sample
-from shardmill.shards.subset import Subset, chosen_rows, rows_by_key_hash, rows_with_labels
+from shardmill.shards.subset import Subset, chosen_rows, row_numbers, rows_by_key_hash, rows_with_labels
 from shardmill.storage.local import LocalStore
 
 
@@ -101,8 +101,7 @@ class Dataset:
         large enough, so that a caller that reuses one pays no page faults. Raises `IndexError` for a row out of
         range, `ChecksumError` naming shard, key and offset for a wrong byte.
         """
-        rows = self._rows(ids)
-        return self._reader.read(rows, out)
+        return self._reader.read(row_numbers(ids, len(self), of="dataset"), out)
 
     def __getitem__(self, i: SupportsIndex) -> Sample:
         """Row ``i`` with all its fields; negative rows count from the end. Cost: one read."""
@@ -149,15 +148,6 @@ class Dataset:
         store = self._reader.store
         assert isinstance(store, LocalStore)
         store.close()
-
-    def _rows(self, ids: ArrayLike) -> NDArray[np.int64]:
-        rows = np.atleast_1d(np.asarray(ids))
-        if rows.ndim != 1 or not (np.issubdtype(rows.dtype, np.integer) or rows.size == 0):
-            raise OptionsError(f"ids must be a list or 1-d array of row numbers, got {rows.dtype} {list(rows.shape)}")
-        rows = rows.astype(np.int64, copy=False)
-        if rows.size and (rows.min() < 0 or rows.max() >= len(self)):
-            raise IndexError(f"rows {rows.min()} to {rows.max()} asked for, the dataset has 0 to {len(self) - 1}")
-        return rows
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (self._index_root, self._shard_root, self._verify, self.digest)

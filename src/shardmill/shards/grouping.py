@@ -15,6 +15,7 @@ from shardmill.errors import TarError
 
 # webdataset takes such directories for metadata and such extensions for its own keys (``__url__``).
 _METADATA = re.compile(r"__[^/]*__(/|\Z)")
+_MAX_LABEL = 2**31 - 1
 _DRIVE = re.compile(r"[A-Za-z]:[\\/]")
 
 
@@ -69,6 +70,32 @@ def plain_name(name: str) -> str:
     while name.startswith("./"):
         name = name[2:].lstrip("/")
     return name
+
+
+MAX_LABEL_BYTES = 4096
+"""A longer ``.cls`` member is no label: what reads labels need not load it."""
+
+
+def parse_label(data: bytes) -> int | str:
+    """What a ``.cls`` member says: a number from -1 (none) to 2**31 - 1, or a class name.
+
+    Raises `ValueError` with the problem, in words that follow "the label ".
+    """
+    if len(data) > MAX_LABEL_BYTES:
+        raise ValueError(f"has over {MAX_LABEL_BYTES} bytes")
+    try:
+        text = data.decode("utf-8").strip()
+    except UnicodeDecodeError:
+        raise ValueError(f"is not text: {data[:40]!r}") from None
+    if not text or "\0" in text:
+        raise ValueError("is empty or holds a NUL")
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit()):
+        return text
+    # Counted first: Python refuses to convert thousands of digits.
+    if len(digits) > 10 or not -1 <= int(text) <= _MAX_LABEL:
+        raise ValueError(f"{text[:40]} is out of range (0 to 2**31 - 1)")
+    return int(text)
 
 
 def group_samples(members: Iterable[M], path: str) -> Iterator[SampleGroup[M]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Iterable, Sequence
@@ -51,12 +52,25 @@ def write_index(dest: Path, shards: Iterable[ShardRows], *, samples: int, shard_
 def write_manifest(dest: Path, manifest: Manifest) -> None:
     """Commits the dataset: after this call it exists, before it does not."""
     temporary = dest / f".{MANIFEST}.tmp"
-    with temporary.open("wb") as out:
-        out.write(manifest.to_bytes())
-        out.flush()
-        os.fsync(out.fileno())
-    temporary.replace(dest / MANIFEST)
+    try:
+        with temporary.open("wb") as out:
+            out.write(manifest.to_bytes())
+            out.flush()
+            os.fsync(out.fileno())
+        temporary.replace(dest / MANIFEST)
+    finally:
+        temporary.unlink(missing_ok=True)
     fsync_folder(dest)
+
+
+def remove_manifest(dest: Path) -> None:
+    """Takes an old manifest away before its index is replaced: what is killed in between leaves no dataset.
+
+    Otherwise the old manifest would stand over a mixture of old and new columns, which have the same sizes as a rule.
+    """
+    if (dest / MANIFEST).exists():
+        (dest / MANIFEST).unlink()
+        fsync_folder(dest)
 
 
 def fsync_folder(folder: Path) -> None:
@@ -86,7 +100,11 @@ class _File:
             self._expected = self.bytes + int(np.prod(shape)) * np.dtype(dtype).itemsize
 
     def write(self, data: bytes | memoryview) -> None:
-        self.file.write(data)
+        try:
+            self.file.write(data)
+        except OSError as error:
+            error.filename = str(self.path)  # "No space left on device" alone does not say on which
+            raise
         self.sha256.update(data)
         self.bytes += len(data)
 
@@ -100,8 +118,12 @@ class _File:
         return FileDigest(size=self.bytes, sha256=self.sha256.hexdigest(), dtype=self.dtype, rows=self.rows)
 
     def abandon(self) -> None:
-        self.file.close()
-        self.temporary.unlink(missing_ok=True)
+        try:
+            # Flushes first, which fails once more where the disk is full.
+            with contextlib.suppress(OSError):
+                self.file.close()
+        finally:
+            self.temporary.unlink(missing_ok=True)
 
 
 class _Columns:

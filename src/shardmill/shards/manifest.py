@@ -69,7 +69,7 @@ class Manifest:
         """Parses and checks; ``path`` is for messages. Raises `IndexFileError` on any damage or another version."""
         try:
             body = json.loads(data)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise IndexFileError(f"the manifest is not JSON ({error})", path=path, hint=_REFRESH) from None
         if not isinstance(body, dict) or body.get("format") != "shardmill":
             raise IndexFileError("not a shardmill manifest", path=path, hint="point at the directory that pack wrote")
@@ -79,10 +79,15 @@ class Manifest:
                 path=path,
                 hint="install the shardmill that wrote it, or pack again",
             )
-        if body.pop("sha256", None) != _digest(body):
+        try:
+            fits = body.pop("sha256", None) == _digest(body)
+        except UnicodeEncodeError:
+            fits = False  # half a surrogate pair, which no text of ours holds
+        if not fits:
             raise IndexFileError("the manifest's own sha256 does not match its contents", path=path, hint=_REFRESH)
         del body["format"], body["version"]
         try:
+            _check_types(body)
             body["files"] = {name: FileDigest(**digest) for name, digest in body["files"].items()}
             body["classes"] = None if body["classes"] is None else tuple(body["classes"])
             manifest = cls(**body)
@@ -93,6 +98,26 @@ class Manifest:
         if data != manifest.to_bytes():
             raise IndexFileError("the manifest is not in its canonical form", path=path, hint=_REFRESH)
         return manifest
+
+
+def _check_types(body: Mapping[str, Any]) -> None:
+    """Raises `TypeError`: a digest only says that a field is as it was written, not that it is what it must be."""
+    counts = [body["samples"], body["shards"], body["total_bytes"]]
+    for file in body["files"].values():
+        counts += [file["size"], file.get("rows", 0)]
+        if not isinstance(file["sha256"], str) or not isinstance(file.get("dtype"), str | None):
+            raise TypeError("a file's sha256 and dtype are text")
+    if not all(type(count) is int and count >= 0 for count in counts):
+        raise TypeError("counts and sizes are whole numbers from 0 on")
+    if not all(isinstance(body[name], str) for name in ("label_source", "created_by", "container")):
+        raise TypeError("label_source, created_by and container are text")
+    if not all(isinstance(body[name], dict | None) for name in ("shuffle", "encode")):
+        raise TypeError("shuffle and encode are objects or null")
+    classes = body["classes"]
+    if classes is not None and not (isinstance(classes, list) and all(isinstance(name, str) for name in classes)):
+        raise TypeError("classes are a list of text or null")
+    if type(body["checksums"]) is not bool:
+        raise TypeError("checksums is true or false")
 
 
 def _digest(body: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -9,7 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from shardmill.errors import OptionsError
+from shardmill.errors import IndexFileError, OptionsError
 from shardmill.shards.bare import index_tars
 from shardmill.shards.dataset import Dataset, load_dataset
 from shardmill.shards.manifest import MANIFEST
@@ -30,12 +31,14 @@ def open_dataset(
     ``*.tar``); or a list of tars. Bare tars are indexed by a header scan at the first opening (about 1 us a member when
     the tars are in the page cache); the index is kept in ``cache_dir`` (default: ``shardmill`` in the user's cache
     directory) and used again while names, sizes and modification times stay the same. Such an index has no checksums:
-    ``shardmill index`` makes one that has.
+    ``shardmill index`` makes one that has. A damaged index in the cache is made again.
 
     ``verify=False`` leaves out the crc32c check of every read. Cost for a packed directory: a few small files,
     whatever the number of samples.
     """
     names = [url] if isinstance(url, str | os.PathLike) else list(url)
+    if not names:
+        raise OptionsError("an empty list names no dataset")
     paths = [path for name in names for path in _paths(os.fspath(name))]
     if len(names) == 1 and len(paths) == 1 and paths[0].is_dir():
         folder = paths[0]
@@ -63,7 +66,7 @@ def _paths(name: str) -> list[Path]:
     scheme, separator, rest = name.partition("://")
     if separator and scheme != "file":
         raise OptionsError(f"{name}: this version opens local paths only")
-    found = [Path(each).absolute() for each in expand(rest if separator else name)]
+    found = [_absolute(each) for each in expand(rest if separator else name)]
     for path in found:
         if not path.exists():
             raise FileNotFoundError(f"{path} does not exist")
@@ -74,19 +77,34 @@ def _paths(name: str) -> list[Path]:
     return found
 
 
+def _absolute(name: str) -> Path:
+    path = Path(name).absolute()
+    # The index names shards below the folder that all have in common, which ".." would lead out of.
+    return path.parent.resolve() / path.name if ".." in path.parts[:-1] else path
+
+
 def _open_bare(paths: list[Path], *, verify: bool, cache_dir: str | os.PathLike[str] | None) -> Dataset:
+    for path in paths:
+        # A FIFO would be waited for without end.
+        if not path.is_file():
+            raise OptionsError(f"{path} is not a file: give one directory, or tars")
     root = Path(os.path.commonpath([path.parent for path in paths]))
     cache = Path(cache_dir) if cache_dir is not None else _user_cache()
     folder = cache / "index" / _identity(paths)
-    if not (folder / MANIFEST).is_file():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        # Made beside its place and renamed: two processes that open the same tars for the first time do not meet.
-        temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".making-"))
+    if folder.is_dir():
         try:
-            index_tars(paths, root=root, dest=temporary, checksums=False)
-            _publish(temporary, folder)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+            return load_dataset(folder, root, verify=verify)
+        except (IndexFileError, FileNotFoundError):
+            # Cut by a full disk, half removed by a cleaner of caches, or of another version: it is only a cache.
+            _remove(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    # Made beside its place and renamed: two processes that open the same tars for the first time do not meet.
+    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".making-"))
+    try:
+        index_tars(paths, root=root, dest=temporary, checksums=False)
+        _publish(temporary, folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
     return load_dataset(folder, root, verify=verify)
 
 
@@ -97,6 +115,17 @@ def _publish(temporary: Path, folder: Path) -> None:
         # Another process was first, with the same result; anything else is a real error.
         if not (folder / MANIFEST).is_file():
             raise
+
+
+def _remove(folder: Path) -> None:
+    """Renamed first, so that nobody opens what is half removed."""
+    doomed = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".making-"))
+    try:
+        # Gone already where another process found the same damage.
+        with contextlib.suppress(FileNotFoundError):
+            folder.rename(doomed)
+    finally:
+        shutil.rmtree(doomed, ignore_errors=True)
 
 
 def _identity(paths: list[Path]) -> str:

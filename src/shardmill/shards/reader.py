@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.errors import ChecksumError, IndexFileError
-from shardmill.records import EncodedImages
+from shardmill.records import EncodedImages, ImageFormat
 from shardmill.shards.index import Index
 from shardmill.storage.protocols import GetRanges
 from shardmill.storage.ranges import FetchPlan, plan_fetches
@@ -48,8 +48,12 @@ class ShardReader:
         columns = self.index.columns
         starts = columns["image_offset"][ids].astype(np.int64)
         sizes = columns["image_bytes"][ids].astype(np.int64)
+        formats = columns["image_format"][ids]
+        if (formats > _LAST_FORMAT).any():
+            i = int(np.argmax(formats > _LAST_FORMAT))
+            self._refuse(int(ids[i]), f"the index has an image format {formats[i]}, which is none")
         plan, data = self._fetch(ids, starts, sizes, out, columns["image_crc32c"])
-        return EncodedImages(data, plan.positions, sizes, columns["image_format"][ids], ids)
+        return EncodedImages(data, plan.positions, sizes, formats, ids)
 
     def read_samples(self, ids: NDArray[np.int64]) -> list[memoryview]:
         """The whole byte range of each row's sample, all members with their headers, checked as a whole."""
@@ -74,15 +78,18 @@ class ShardReader:
         recorded: NDArray[np.uint32],
     ) -> tuple[FetchPlan, NDArray[np.uint8]]:
         shards = self.index.shard_of(ids)
-        outside = (starts < 0) | (starts + sizes > self.index.shard_bytes[shards].astype(np.int64))
+        # Subtracted, not added: an offset near 2**63 must not wrap around.
+        room = self.index.shard_bytes[shards].astype(np.int64) - sizes
+        outside = (starts < 0) | (sizes < 0) | (starts > room)
         if outside.any():
-            row = int(ids[int(np.flatnonzero(outside)[0])])
-            name, key, offset = self.place(row)
-            raise IndexFileError(
-                f"the index points outside the shard of row {row}", path=name, offset=offset, key=key, hint=_HINT
-            )
+            row = int(ids[int(np.argmax(outside))])
+            self._refuse(row, f"the index points outside the shard of row {row}")
         plan = plan_fetches(shards, starts, sizes, max_gap_bytes=MAX_GAP_BYTES)
-        data = out if out is not None and len(out) >= plan.total else np.empty(plan.total, np.uint8)
+        try:
+            data = out if out is not None and len(out) >= plan.total else np.empty(plan.total, np.uint8)
+        except (MemoryError, ValueError):
+            row = int(ids[int(np.argmax(sizes))])
+            self._refuse(row, f"there is no memory for {plan.total} bytes at once, {sizes.max()} of them for row {row}")
         crcs = np.empty(len(ids), np.uint32) if self.verify else None
         self.store.get_ranges(self.index.shard_names, plan, data, crcs)
         if crcs is not None and (wrong := np.flatnonzero(crcs != recorded[ids])).size:
@@ -97,5 +104,10 @@ class ShardReader:
             )
         return plan, data
 
+    def _refuse(self, row: int, problem: str) -> NoReturn:
+        name, key, offset = self.place(row)
+        raise IndexFileError(problem, path=name, offset=offset, key=key, hint=_HINT)
 
+
+_LAST_FORMAT = max(ImageFormat)
 _HINT = "run `shardmill verify`, then copy or pack the dataset again"

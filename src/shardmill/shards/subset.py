@@ -78,9 +78,7 @@ class Subset:
 
     def read(self, ids: ArrayLike, out: NDArray[np.uint8] | None = None) -> EncodedImages:
         """See `Dataset.read`; the result's ``ids`` are rows of this subset."""
-        mine = np.atleast_1d(np.asarray(ids)).astype(np.int64, copy=False)
-        if mine.size and (mine.min() < 0 or mine.max() >= len(self)):
-            raise IndexError(f"rows {mine.min()} to {mine.max()} asked for, the subset has 0 to {len(self) - 1}")
+        mine = row_numbers(ids, len(self), of="subset")
         found = self.base.read(self.rows[mine], out)
         return EncodedImages(found.data, found.starts, found.sizes, found.formats, mine)
 
@@ -103,6 +101,21 @@ class Subset:
 
     def __repr__(self) -> str:
         return f"Subset({len(self):,} of {self.base!r})"
+
+
+def row_numbers(ids: ArrayLike, count: int, *, of: str) -> NDArray[np.int64]:
+    """Rows to read, int64 [n], in their order, repeats allowed; a single number counts as a list of one.
+
+    ``of`` is what messages call the whole. Raises `OptionsError` for what are no row numbers, `IndexError` for one
+    outside ``0 .. count``.
+    """
+    rows = np.atleast_1d(np.asarray(ids))
+    if rows.ndim != 1 or not (np.issubdtype(rows.dtype, np.integer) or rows.size == 0):
+        raise OptionsError(f"ids must be a list or 1-d array of row numbers, got {rows.dtype} {list(rows.shape)}")
+    rows = rows.astype(np.int64, copy=False)
+    if rows.size and (rows.min() < 0 or rows.max() >= count):
+        raise IndexError(f"rows {rows.min()} to {rows.max()} asked for, the {of} has 0 to {count - 1}")
+    return rows
 
 
 def chosen_rows(chosen: ArrayLike, count: int) -> NDArray[np.int64]:

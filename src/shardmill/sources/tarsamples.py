@@ -9,12 +9,11 @@ from operator import itemgetter
 
 from shardmill.errors import SourceError
 from shardmill.records import NO_LABEL, ByteRange, SampleRef
-from shardmill.shards.grouping import group_samples, plain_name, split_key
+from shardmill.shards.grouping import group_samples, parse_label, plain_name, split_key
 from shardmill.sources.keys import KeyCheck, NameFilter, is_image_name, is_litter, is_note
 from shardmill.sources.labels import Labels
 from shardmill.sources.reading import check_field_size
 
-_MAX_LABEL = 2**31 - 1
 _TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz")
 
 
@@ -139,17 +138,10 @@ def _grouped(
 def _label(data: bytes, place: str) -> tuple[int, str | None]:
     """A ``.cls`` member: a number from -1 (none) on, or a class name."""
     try:
-        text = data.decode("utf-8").strip()
-    except UnicodeDecodeError as error:
-        raise SourceError(f"{place}: the label is not text: {data[:40]!r}") from error
-    if not text or "\0" in text:
-        raise SourceError(f"{place}: the label is empty or holds a NUL")
-    digits = text.removeprefix("-")
-    if not (digits.isascii() and digits.isdigit()):
-        return NO_LABEL, text
-    if len(digits) > 10 or not NO_LABEL <= int(text) <= _MAX_LABEL:
-        raise SourceError(f"{place}: label {text[:40]} is out of range (0 to 2**31 - 1)")
-    return int(text), None
+        label = parse_label(data)
+    except ValueError as error:
+        raise SourceError(f"{place}: the label {error}") from None
+    return (NO_LABEL, label) if isinstance(label, str) else (label, None)
 
 
 def numbered(layout: Layout, label: int, class_name: str) -> Layout:

@@ -22,21 +22,23 @@ from shardmill.storage.checksums import crc32c_ranges
 from shardmill.storage.ranges import FetchPlan
 
 _MAX_OPEN_FILES = 4096
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # to open a FIFO would otherwise wait for its writer, for ever
 
 
 class LocalStore:
     """Byte ranges of the files under ``root``. Thread-safe, picklable, safe after fork.
 
     At most ``max_open_files`` descriptors are held (default: a quarter of the process's limit, at most 4,096), plus
-    those of the calls in flight.
+    those of the calls in flight, a sixteenth of that number each.
     """
 
     def __init__(self, root: str | os.PathLike[str], *, max_open_files: int | None = None) -> None:
         self.root = str(Path(root).absolute())
         if max_open_files is None:
             soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-            max_open_files = max(16, min(_MAX_OPEN_FILES, soft // 4 if soft > 0 else _MAX_OPEN_FILES))
+            max_open_files = max(8, min(_MAX_OPEN_FILES, soft // 4 if soft > 0 else _MAX_OPEN_FILES))
         self.max_open_files = max_open_files
+        self._files_at_once = max(1, max_open_files // 16)
         self._files = _OpenFiles(self.root, max_open_files)
 
     def get(self, path: str) -> bytes:
@@ -47,6 +49,19 @@ class LocalStore:
         self, paths: Sequence[str], plan: FetchPlan, out: NDArray[np.uint8], crcs: NDArray[np.uint32] | None = None
     ) -> None:
         """See `GetRanges`. One ``pread`` per fetch, without the GIL where the compiled module is there."""
+        if len(plan.used) <= self._files_at_once:
+            self._get_ranges(paths, plan, out, crcs)
+            return
+        # Rows from all over a dataset: to open every shard for one call would be over the process's limit.
+        for piece, wanted in plan.pieces(self._files_at_once):
+            some = None if crcs is None else np.empty(len(wanted), np.uint32)
+            self._get_ranges(paths, piece, out, some)
+            if crcs is not None and some is not None:
+                crcs[wanted] = some
+
+    def _get_ranges(
+        self, paths: Sequence[str], plan: FetchPlan, out: NDArray[np.uint8], crcs: NDArray[np.uint32] | None
+    ) -> None:
         names = [paths[i] for i in plan.used.tolist()]
         with self._files.borrow(names) as fds:
             status = read_ranges(np.array(fds, np.int32)[plan.slots], plan, out, crcs)
@@ -139,7 +154,7 @@ class _OpenFiles:
                 for name in names:
                     entry = self._open.get(name)
                     if entry is None:
-                        entry = self._open[name] = _Open(os.open(f"{self._root}/{name}", os.O_RDONLY | os.O_CLOEXEC))
+                        entry = self._open[name] = _Open(os.open(f"{self._root}/{name}", _FLAGS))
                     else:
                         self._open.move_to_end(name)
                     entry.users += 1

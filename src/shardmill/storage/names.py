@@ -14,6 +14,7 @@ from shardmill.errors import OptionsError
 _BRACES = re.compile(r"\{([^{}]*(?:,|\.\.)[^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)\Z")
 _MAX_PATHS = 1_000_000
+_MAX_DIGITS = 255  # a longer number is in no file name
 
 
 def expand_braces(pattern: str) -> list[str]:
@@ -21,24 +22,34 @@ def expand_braces(pattern: str) -> list[str]:
 
     A range keeps the zeros of its bounds. Raises `OptionsError` for more than a million paths.
     """
-    found = _BRACES.search(pattern)
-    if found is None:
-        return [pattern]
-    bounds = _RANGE.match(found[1])
+    expanded, at = [""], 0
+    for found in _BRACES.finditer(pattern):
+        middles = _alternatives(found[1], pattern)
+        if len(expanded) * len(middles) > _MAX_PATHS:
+            raise _too_many(pattern)
+        plain = pattern[at : found.start()]
+        expanded = [before + plain + middle for before in expanded for middle in middles]
+        at = found.end()
+    return [before + pattern[at:] for before in expanded]
+
+
+def _alternatives(inside: str, pattern: str) -> list[str]:
+    bounds = _RANGE.match(inside)
     if bounds is None:
-        middles = found[1].split(",")
-    else:
-        first, last = int(bounds[1]), int(bounds[2])
-        if abs(last - first) >= _MAX_PATHS:
-            raise OptionsError(f"{pattern}: more than {_MAX_PATHS} paths")
-        padded = bounds[1].startswith("0") or bounds[2].startswith("0")
-        width = max(len(bounds[1]), len(bounds[2])) if padded else 0
-        step = 1 if last >= first else -1
-        middles = [f"{number:0{width}d}" for number in range(first, last + step, step)]
-    rests = expand_braces(pattern[found.end() :])
-    if len(middles) * len(rests) > _MAX_PATHS:
-        raise OptionsError(f"{pattern}: more than {_MAX_PATHS} paths")
-    return [pattern[: found.start()] + middle + rest for middle in middles for rest in rests]
+        return inside.split(",")
+    if max(len(bounds[1]), len(bounds[2])) > _MAX_DIGITS:
+        raise _too_many(pattern)
+    first, last = int(bounds[1]), int(bounds[2])
+    if abs(last - first) >= _MAX_PATHS:
+        raise _too_many(pattern)
+    padded = bounds[1].startswith("0") or bounds[2].startswith("0")
+    width = max(len(bounds[1]), len(bounds[2])) if padded else 0
+    step = 1 if last >= first else -1
+    return [f"{number:0{width}d}" for number in range(first, last + step, step)]
+
+
+def _too_many(pattern: str) -> OptionsError:
+    return OptionsError(f"{pattern[:200]}: more than {_MAX_PATHS} paths, or numbers of over {_MAX_DIGITS} digits")
 
 
 def expand(pattern: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -34,6 +35,31 @@ class FetchPlan:
 
     def __len__(self) -> int:
         return len(self.files)
+
+    def pieces(self, max_files: int) -> Iterator[tuple[FetchPlan, NDArray[np.int64]]]:
+        """The plan in pieces that touch at most ``max_files`` files each, into the same buffer.
+
+        With each piece come the numbers of the wanted ranges that it holds, int64 [its wanted].
+        """
+        for first in range(0, len(self.used), max_files):
+            a, b = np.searchsorted(self.slots, (first, first + max_files)).tolist()
+            wanted = self.order[self.first_wanted[a] : self.first_wanted[b]]
+            yield (
+                FetchPlan(
+                    files=self.files[a:b],
+                    starts=self.starts[a:b],
+                    sizes=self.sizes[a:b],
+                    out_starts=self.out_starts[a:b],
+                    positions=self.positions[wanted],
+                    wanted_sizes=self.wanted_sizes[wanted],
+                    order=np.arange(len(wanted)),
+                    first_wanted=self.first_wanted[a : b + 1] - self.first_wanted[a],
+                    used=self.used[first : first + max_files],
+                    slots=self.slots[a:b] - first,
+                    total=self.total,
+                ),
+                wanted,
+            )
 
 
 def plan_fetches(
