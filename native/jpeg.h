@@ -1,4 +1,5 @@
-// Region-of-interest decoding of one JPEG with libjpeg-turbo, feeding the resampler row by row.
+// Region-of-interest decoding of one JPEG, feeding the resampler row by row: by baseline.h where it can, else by
+// libjpeg-turbo.
 #pragma once
 
 #include <atomic>
@@ -27,8 +28,8 @@ class JpegDecoder {
     Status decode(const uint8_t *data, size_t size, const Crop &crop, const Layout &layout, Filter filter,
                   const Limits &limits, void *slot);
 
-    // Entropy decoding of the whole image and nothing else: the bound that a decoder built on libjpeg cannot pass
-    // for a crop that reaches the bottom of the image. For benchmarks.
+    // libjpeg-turbo's entropy decoding of the whole image and nothing else, for benchmarks: what a decoder built on
+    // libjpeg cannot pass for a crop that reaches the bottom of the image.
     Status entropy_decode(const uint8_t *data, size_t size);
 
     // What went wrong last, in libjpeg's words; empty where it said nothing.
