@@ -5,7 +5,8 @@
 
 The ceiling is libjpeg-turbo's entropy decoding (``jpeg_read_coefficients``) of the same whole images, in as many
 threads: what no decoder built on libjpeg-turbo passes. The kernel can, as it has an entropy decoder of its own and
-stops at the last row of the crop; ``--libjpeg`` switches that off. Rounds are interleaved and ratios are taken within a round. Batches of 64 go into buffers that are reused.
+stops at the last row of the crop; ``--libjpeg`` switches that off. Rounds are interleaved and ratios are taken within a
+round. Batches of 64 go into buffers that are reused.
 """
 
 from __future__ import annotations

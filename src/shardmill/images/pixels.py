@@ -108,7 +108,8 @@ class DecodeLimits:
     ``max_pixels``: width x height by the header, checked before anything is allocated; the default is where Pillow
     refuses. ``max_scans``: of a progressive JPEG; 2,000 scans in 38 kB take a minute of CPU time. ``strict``: a JPEG
     for which libjpeg warns that it makes up pixels is an error instead of grey or smeared; needs the native module, as
-    Pillow hides libjpeg's warnings. Damage that is valid code by chance, or below the crop, is for the checksum. ``formats``: Pillow's names of the formats that may be decoded.
+    Pillow hides libjpeg's warnings. Damage that is valid code by chance, or below the crop, is for the checksum.
+    ``formats``: Pillow's names of the formats that may be decoded.
     """
 
     max_pixels: int = 178_956_970
