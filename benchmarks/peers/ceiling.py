@@ -1,4 +1,4 @@
-"""Not a loader: libjpeg-turbo's entropy decoding of every image, in threads, from memory. No decoder is faster."""
+"""Not a loader: libjpeg-turbo's entropy decoding of every image, in threads, from memory: no loader that uses it is faster."""
 
 from __future__ import annotations
 
