@@ -210,7 +210,7 @@ def create_model(arch: str, classes: int, pretrained: str | None) -> nn.Module:
 def write(path: Path, state: dict[str, Any]) -> None:
     """At every moment the path holds a whole checkpoint: the old one or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.partial")
     with temporary.open("wb") as file:
         torch.save(state, file)
         file.flush()
