@@ -123,6 +123,19 @@ def test_a_skipped_sample_is_nobodys_partner(make_reader: Make) -> None:
     assert seen == set(range(40)) - {7, 8, 20}
 
 
+@pytest.mark.parametrize("last", ["keep", "pad"])
+def test_labels_keep_their_form_where_a_rank_gets_nothing(make_reader: Make, last: Any) -> None:
+    reader = make_reader([17])
+    recipe = Recipe((*CROP, MixUp(10)))
+    sizes = []
+    for rank in range(8):
+        *_, end = loader(reader, 2, recipe=recipe, rank=rank, world_size=8, last=last, lanes=8)
+        assert end.labels.dtype == np.float32
+        assert end.labels.shape == (2 if last == "pad" else len(end.ids), 10)
+        sizes.append(int((end.ids >= 0).sum()))
+    assert sorted(sizes) == [0] * 7 + [1]
+
+
 def test_views_come_as_a_tuple_of_tensors_in_one_slab(make_reader: Make) -> None:
     reader = make_reader([20])
     recipe = recipes.multicrop(16, 8, globals=2, locals=3, dtype="bfloat16")

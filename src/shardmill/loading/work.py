@@ -166,6 +166,9 @@ class EpochWork:
         count = len(ids)
         rows = self.steps.batch_size if self.steps.last == "pad" else count
         views = take_views(self.slabs, self.plans, rows)
+        if not count and self.plans[0].mix:
+            # Nobody finishes the last of no samples; the labels have their form all the same.
+            labels = np.zeros((0, self.plans[0].mix[0].classes), np.float32)
         if count == rows:
             return StepBatch(step, views, ids.copy(), labels.copy(), np.ones(rows, bool), count, draws)
         for view in views:
@@ -175,7 +178,9 @@ class EpochWork:
             step,
             views,
             np.concatenate([ids, np.full(fill, NO_ID)]),
-            np.concatenate([labels, np.full(fill, NO_LABEL)]),
+            np.concatenate(
+                [labels, np.full((fill, *labels.shape[1:]), 0 if labels.ndim > 1 else NO_LABEL, labels.dtype)]
+            ),
             np.arange(rows) < count,
             count,
             draws,
