@@ -24,7 +24,7 @@ from shardmill.errors import DuplicateKeyError, OptionsError, SourceError
 from shardmill.records import ByteRange, Sample, SampleRef
 from shardmill.shards.manifest import Manifest
 from shardmill.shards.open import open_dataset
-from shardmill.shards.packing import ProgressEvent, pack, packer
+from shardmill.shards.packing import ProgressEvent, job, pack, packer
 from shardmill.shards.packing.options import Means
 from shardmill.sources.protocols import Source, SourceInfo
 
@@ -338,9 +338,9 @@ def test_a_source_that_changes_is_refused(tmp_path: Path, change: str, monkeypat
         (root / name).write_bytes(b"x" * 100)
     victim = root / "s3.jpg"
 
-    original = packer._Job._gather
+    original = job.Job._gather
 
-    def meddle(self: packer._Job, *args: Any) -> None:
+    def meddle(self: job.Job, *args: Any) -> None:
         if change == "grow":
             victim.write_bytes(b"y" * 200)
         elif change == "rewrite":
@@ -351,7 +351,7 @@ def test_a_source_that_changes_is_refused(tmp_path: Path, change: str, monkeypat
                 os.mkfifo(victim)
         original(self, *args)
 
-    monkeypatch.setattr(packer._Job, "_gather", meddle)
+    monkeypatch.setattr(job.Job, "_gather", meddle)
     with pytest.raises(SourceError, match=r"s3\.jpg.*(changed|removed|not a plain file)"):
         pack(Files(root, names), tmp_path / "out", workers=1, progress=False)
     assert not list((tmp_path / "out").glob("*.tar"))

@@ -203,7 +203,7 @@ def test_finished_work_is_not_done_again(
         return original(task, shard, *rest)
 
     monkeypatch.setattr(gather, "_write_shard", counted)
-    monkeypatch.setattr("shardmill.shards.packing.packer._MOST_SHARDS_PER_TASK", 1)
+    monkeypatch.setattr("shardmill.shards.packing.job._MOST_SHARDS_PER_TASK", 1)
     dest = tmp_path / "out"
     with pytest.raises(OSError, match="No space left"):
         pack(Made(), dest, workers=1, **OPTIONS)
@@ -240,7 +240,7 @@ def test_after_a_crash_of_the_machine_the_source_is_read_again(
         return original(task, shard, *rest)
 
     dest = tmp_path / "out"
-    monkeypatch.setattr("shardmill.shards.packing.packer._MOST_SHARDS_PER_TASK", 1)
+    monkeypatch.setattr("shardmill.shards.packing.job._MOST_SHARDS_PER_TASK", 1)
     with monkeypatch.context() as patch:
         patch.setattr(gather, "_write_shard", four_only)
         with pytest.raises(KeyboardInterrupt):
