@@ -16,6 +16,7 @@ import pytest
 import webdataset
 from PIL import Image
 
+import shardmill as sm
 from shardmill.cli import main
 from shardmill.cli.app import app
 from shardmill.cli.pack import parse_size
@@ -144,12 +145,16 @@ def test_index_makes_tars_of_others_a_dataset(run: Run, photos: Path, tmp_path: 
     assert "without checksums" in run("verify", tmp_path).out
 
 
-def test_bench_measures_what_it_says(run: Run, shards: Path) -> None:
+def test_bench_measures_what_it_says(run: Run, shards: Path, tmp_path: Path) -> None:
     result = run("bench", shards, "--batch-size", 8, "--size", 32, "--images", 40, "--json").json()
     assert result["images"] >= 40
     assert result["images_per_second"] == pytest.approx(result["images"] / result["seconds"])
     assert 0 < result["share"]["decode"] <= 1.05
     assert "images/s" in run("bench", shards, "--batch-size", 8, "--size", 32, "--images", 16).out
+    (tmp_path / "strong.json").write_text(sm.recipes.train_strong(32).to_json())
+    strong = run("bench", shards, "--batch-size", 8, "--images", 16, "--recipe", tmp_path / "strong.json", "--json")
+    assert {"TrivialAugmentWide", "RandomErasing"} <= set(strong.json()["microseconds"])
+    assert run("bench", shards, "--recipe", "trian").code == 2
     whole = run("bench", shards, "--batch-size", 64)
     assert whole.code == 2
     assert "use a smaller --batch-size" in whole.err

@@ -6,6 +6,7 @@ traceback instead.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from typing import Annotated
@@ -13,7 +14,7 @@ from typing import Annotated
 import typer
 
 from shardmill.cli import bench, cat, demo, doctor, index, info, ls, pack, verify
-from shardmill.cli.show import errors
+from shardmill.cli.show import errors, visible
 from shardmill.errors import OptionsError, ShardmillError
 
 app = typer.Typer(
@@ -41,8 +42,16 @@ def main(arguments: list[str] | None = None) -> None:
     """Runs one command and exits the process with its code."""
     given = sys.argv[1:] if arguments is None else arguments
     debug = "--debug" in given
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A name that the locale cannot write is shown escaped, not answered with a traceback.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         app(args=[a for a in given if a != "--debug"], prog_name="shardmill")
+    except SystemExit as stop:
+        # Click turns a closed pipe into exit code 1 and says nothing.
+        if isinstance(stop.__context__, BrokenPipeError):
+            sys.exit(_report(stop.__context__))
+        raise
     except (ShardmillError, OSError, KeyboardInterrupt) as error:
         if debug:
             raise
@@ -58,7 +67,7 @@ def _report(error: BaseException) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     errors.print("[bold red]error:[/] ", end="")
-    errors.print(str(error), markup=False, highlight=False, soft_wrap=True)
+    errors.print(visible(str(error)), markup=False, highlight=False, soft_wrap=True)
     for note in getattr(error, "__notes__", ()):
-        errors.print(f"       {note}", markup=False, highlight=False, soft_wrap=True)
+        errors.print(f"       {visible(note)}", markup=False, highlight=False, soft_wrap=True)
     return 2 if isinstance(error, OptionsError) else 1

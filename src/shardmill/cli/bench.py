@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import typer
 
-from shardmill.cli.show import as_json, console, facts, size
+from shardmill.cli.show import as_json, console, facts, size, table
 from shardmill.errors import OptionsError
 from shardmill.images import recipes
+from shardmill.images.cost import time_ops
+from shardmill.images.pixels import PixelDtype
+from shardmill.images.recipe import Recipe, Views, read_recipe
 from shardmill.loading.loader import Loader, LoaderStats
 from shardmill.shards.open import open_dataset
 
@@ -17,11 +22,12 @@ HELP = "Measure images/s of a dataset with a recipe, and how the time splits bet
 EXAMPLE = "Example: [bold]shardmill bench /data/imagenet-shards --dtype uint8 --images 20000[/]"
 
 
+_COST_IMAGES = 256
+
+
 def run(
     dataset: Annotated[str, typer.Argument(help="A packed dataset, or tars of others.")],
-    recipe: Annotated[
-        Literal["train", "eval"], typer.Option(help="RandomResizedCrop and flip, or Resize and crop.")
-    ] = "train",
+    recipe: Annotated[str, typer.Option(help="train, eval, or a JSON file that Recipe.to_json wrote.")] = "train",
     pixels: Annotated[int, typer.Option("--size", help="Side of the images, pixels.", min=1)] = 224,
     dtype: Annotated[
         Literal["float32", "float16", "bfloat16", "uint8"], typer.Option(help="Of the batch.")
@@ -34,15 +40,19 @@ def run(
     """See `HELP`."""
     started = time.perf_counter()
     opened = open_dataset(dataset)
-    make = recipes.train if recipe == "train" else recipes.eval
-    loader = Loader(opened, batch_size, recipe=make(pixels, dtype=dtype), threads=threads, shuffle=recipe == "train")
+    chosen = _recipe(recipe, pixels, dtype)
+    loader = Loader(opened, batch_size, recipe=chosen, threads=threads, shuffle=recipe != "eval")
     result = measure(loader, images, started=started)
+    sample = np.linspace(0, len(opened) - 1, min(len(opened), _COST_IMAGES)).astype(np.int64)
+    costs = time_ops(chosen, opened.read(sample))
+    result["microseconds"] = {cost.name: cost.microseconds for cost in costs}
     if json:
         as_json(result)
         return
     share = result["share"]
     console.print(
-        f"[bold]{result['images_per_second']:,.0f} images/s[/]  {recipe}({pixels}) {dtype}, {loader.threads} threads"
+        f"[bold]{result['images_per_second']:,.0f} images/s[/]  "
+        f"{_title(recipe, pixels, dtype)}, {loader.threads} threads"
     )
     console.print(
         facts(
@@ -56,8 +66,24 @@ def run(
             ]
         )
     )
+    shown = table("step of the recipe", ">us an image", title="What each step costs one thread")
+    for cost in costs:
+        shown.add_row(cost.name, f"{cost.microseconds:,.1f}")
+    console.print(shown)
     if result["skipped"]:
         console.print(f"[yellow]{result['skipped']} images were skipped[/]")
+
+
+def _recipe(name: str, pixels: int, dtype: PixelDtype) -> Recipe | Views:
+    if name in ("train", "eval"):
+        return recipes.train(pixels, dtype=dtype) if name == "train" else recipes.eval(pixels, dtype=dtype)
+    if not name.endswith(".json"):
+        raise OptionsError(f"--recipe is {name!r}: it must be train, eval, or the name of a .json file")
+    return read_recipe(Path(name).read_bytes())
+
+
+def _title(recipe: str, pixels: int, dtype: str) -> str:
+    return recipe if recipe.endswith(".json") else f"{recipe}({pixels}) {dtype}"
 
 
 def measure(loader: Loader, images: int, *, started: float) -> dict[str, Any]:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from shardmill.cli.show import as_json, console, size
+from shardmill.cli.show import as_json, console, literal, size
 from shardmill.errors import OptionsError
 from shardmill.shards.dataset import Dataset
 from shardmill.shards.open import open_dataset
 
 HELP = "Write one field of one sample to stdout or a file, checked against its crc32c."
 EXAMPLE = "Example: [bold]shardmill cat /data/shards 17 --field jpg > 17.jpg[/]   (a row number or a key)"
+
+
+# As many digits as any row has: Python refuses to convert thousands of them.
+_NUMBER = re.compile(r"-?([0-9]{1,18})")
 
 
 def run(
@@ -34,9 +39,9 @@ def run(
         if json:
             as_json({"key": found.key, "label": found.label, "class": found.class_name, "fields": fields})
             return
-        console.print(f"[bold]{found.key}[/]  label {found.label}  {found.class_name or ''}")
+        console.print(literal(found.key, "bold"), f" label {found.label} ", literal(found.class_name or ""))
         for name, count in fields.items():
-            console.print(f"  {name}  [dim]{size(count)}[/]")
+            console.print(" ", literal(name), f" [dim]{size(count)}[/]")
         return
     if field not in found.fields:
         raise OptionsError(f"{found.key!r} has no field {field!r}; it has {', '.join(found.fields)}")
@@ -51,8 +56,13 @@ def run(
 
 
 def row_of(dataset: Dataset, sample: str) -> int:
-    """A row number as it is, else the row of a key: a search through all keys, O(bytes of keys)."""
-    if sample.lstrip("-").isdigit():
+    """A row number as it is, else the row of a key: a search through all keys, O(bytes of keys).
+
+    Digits with zeros before them, as many keys are, are a row only where no key is called so.
+    """
+    number = _NUMBER.fullmatch(sample)
+    padded = number is not None and number[1] != str(int(number[1]))
+    if number is not None and not (padded and dataset.index.keys.find(sample) >= 0):
         row = int(sample)
         if not -len(dataset) <= row < len(dataset):
             raise OptionsError(f"row {row}: the dataset has rows 0 to {len(dataset) - 1}")

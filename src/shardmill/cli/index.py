@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Annotated
@@ -32,6 +33,9 @@ def run(
         raise OptionsError(f"{folder} is not a directory")
     if (folder / MANIFEST).exists() and not force:
         raise OptionsError(f"{folder / MANIFEST} is there already: --force replaces it")
+    if not os.access(folder, os.W_OK):
+        # Said before everything is read, not after.
+        raise OptionsError(f"{folder} cannot be written to, and the index lies beside the tars: they open without one")
     tars = tars_in(folder)
     started = time.monotonic()
     with byte_bar("indexing", hidden=json) as bar:

@@ -7,8 +7,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from shardmill.cli.show import as_json, console, facts, size, table
-from shardmill.records import ImageFormat
+from shardmill.cli.show import as_json, console, facts, format_name, literal, size, table
 from shardmill.shards.dataset import Dataset
 from shardmill.shards.open import open_dataset
 
@@ -30,7 +29,7 @@ def run(
         as_json(found)
         return
     shuffle = found["shuffle"]
-    console.print(f"[bold]{opened.path}[/]")
+    console.print(literal(opened.path, "bold"), soft_wrap=True)
     console.print(
         facts(
             [
@@ -54,7 +53,7 @@ def run(
     if found["per_label"]:
         shown = table("label", "class", ">samples", title="Largest and smallest classes")
         for label, name, count in found["per_label"]:
-            shown.add_row(str(label), name or "", f"{count:,}")
+            shown.add_row(str(label), literal(name or ""), f"{count:,}")
         console.print(shown)
 
 
@@ -64,9 +63,9 @@ def describe(dataset: Dataset) -> dict[str, Any]:
     columns = {name: dataset.index.columns[name][::step] for name in ("image_format", "image_bytes", "width", "height")}
     formats = np.bincount(columns["image_format"], minlength=1)
     labels = np.asarray(dataset.labels[::step])
-    counts = np.bincount(labels[labels >= 0]) if (labels >= 0).any() else np.empty(0, np.int64)
-    present = np.flatnonzero(counts)
-    ranked = present[np.argsort(-counts[present], kind="stable")]
+    # Not bincount: one label of 2**31 - 1 would cost it 16 GiB.
+    present, counts = np.unique(labels[labels >= 0], return_counts=True)
+    ranked = np.argsort(-counts, kind="stable")
     shown = ranked if len(ranked) <= 6 else np.concatenate([ranked[:3], ranked[-3:]])
     names = dataset.classes or ()
     return {
@@ -83,11 +82,14 @@ def describe(dataset: Dataset) -> dict[str, Any]:
         "created_by": dataset.manifest.created_by,
         "digest": dataset.digest,
         "rows_examined": len(labels),
-        "formats": {ImageFormat(i).name: int(n) for i, n in enumerate(formats) if n},
+        "formats": {format_name(i): int(n) for i, n in enumerate(formats) if n},
         "median_width": int(np.median(columns["width"])),
         "median_height": int(np.median(columns["height"])),
         "median_image_bytes": int(np.median(columns["image_bytes"])),
-        "per_label": [(int(k), names[k] if k < len(names) else None, int(counts[k]) * step) for k in shown],
+        "per_label": [
+            (k, names[k] if k < len(names) else None, count * step)
+            for k, count in zip(present[shown].tolist(), counts[shown].tolist(), strict=True)
+        ],
     }
 
 

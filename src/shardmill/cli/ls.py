@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json as json_module
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 
-from shardmill.cli.show import console, size, table
+from shardmill.cli.show import console, format_name, literal, size, table
 from shardmill.errors import OptionsError
-from shardmill.records import ImageFormat
 from shardmill.shards.dataset import Dataset
 from shardmill.shards.open import open_dataset
 
@@ -29,19 +29,27 @@ def run(
     opened = open_dataset(dataset)
     if start >= len(opened):
         raise OptionsError(f"--start {start}: the dataset has rows 0 to {len(opened) - 1}")
-    rows = np.arange(start, len(opened)) if label is None else np.flatnonzero(opened.labels == label)
-    rows = rows[rows >= start]
+    rows: Sequence[int] = range(start, len(opened))
+    if label is not None:
+        rows = (np.flatnonzero(opened.labels[start:] == label) + start).tolist()
     chosen = rows[:count] if count else rows
     if json:
-        for row in chosen.tolist():
-            print(json_module.dumps(describe(opened, row), ensure_ascii=False))
+        for row in chosen:
+            print(json_module.dumps(describe(opened, row)))
         return
     shown = table(">row", "key", ">label", "class", "format", ">pixels", ">size", "shard")
-    for row in chosen.tolist():
+    for row in chosen:
         d = describe(opened, row)
         pixels = f"{d['width']} x {d['height']}" if d["width"] else "?"
         shown.add_row(
-            str(row), d["key"], str(d["label"]), d["class"] or "", d["format"], pixels, size(d["bytes"]), d["shard"]
+            str(row),
+            literal(d["key"]),
+            str(d["label"]),
+            literal(d["class"] or ""),
+            d["format"],
+            pixels,
+            size(d["bytes"]),
+            literal(d["shard"]),
         )
     console.print(shown)
     if len(chosen) < len(rows):
@@ -58,7 +66,7 @@ def describe(dataset: Dataset, row: int) -> dict[str, Any]:
         "key": dataset.keys[row],
         "label": label,
         "class": names[label] if 0 <= label < len(names) else None,
-        "format": ImageFormat(int(columns["image_format"][row])).name,
+        "format": format_name(int(columns["image_format"][row])),
         "width": int(columns["width"][row]),
         "height": int(columns["height"][row]),
         "bytes": int(columns["image_bytes"][row]),

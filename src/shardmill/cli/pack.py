@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from shardmill.cli.show import as_json, console, facts, size
+from shardmill.cli.show import as_json, console, facts, literal, size
 from shardmill.errors import OptionsError
 from shardmill.images.encode import Encode
 from shardmill.shards.packing import pack
@@ -65,7 +65,7 @@ def run(
         f"in {report.total_seconds:.1f} s ({size(rate)}/s)"
     )
     for note in report.notes:
-        console.print(f"[yellow]note[/]   {note}")
+        console.print("[yellow]note[/]  ", literal(note))
     console.print(facts([("look", f"shardmill info {dest}"), ("check", f"shardmill verify {dest}")]))
 
 
@@ -74,4 +74,7 @@ def parse_size(text: str) -> int:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?\s*", text, re.IGNORECASE)
     if match is None or match[2].lower() not in _UNITS:
         raise OptionsError(f"{text!r} is not a size: write it like 256MiB, 1GB or 1000000")
-    return int(float(match[1]) * _UNITS[match[2].lower()])
+    count = float(match[1]) * _UNITS[match[2].lower()]
+    if count >= 2**63:
+        raise OptionsError(f"{text[:40]!r} is more than any disk holds")
+    return int(count)

@@ -9,9 +9,33 @@ from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.table import Table
+from rich.text import Text
 
-console = Console(highlight=False)
-errors = Console(stderr=True, highlight=False)
+from shardmill.records import ImageFormat
+
+# No emoji: a key that holds ":cat:" is shown as it is.
+console = Console(highlight=False, emoji=False)
+errors = Console(stderr=True, highlight=False, emoji=False)
+
+
+def visible(text: str) -> str:
+    """``text`` with its control characters written out: names in data must not steer the terminal they are shown on."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def literal(text: str, style: str = "") -> Text:
+    """Text from the data, for a table or a line: neither its brackets nor its control characters mean anything."""
+    return Text(visible(text), style)
+
+
+def format_name(value: int) -> str:
+    """The name of an `ImageFormat` as stored; an index may hold numbers that are none."""
+    try:
+        return ImageFormat(value).name
+    except ValueError:
+        return f"NONE ({value})"
 
 
 def size(count: float) -> str:
@@ -37,7 +61,7 @@ def facts(rows: list[tuple[str, str]]) -> Table:
     made.add_column(style="dim")
     made.add_column(overflow="fold")
     for name, value in rows:
-        made.add_row(name, value)
+        made.add_row(name, literal(value))
     return made
 
 
@@ -55,5 +79,5 @@ def byte_bar(what: str, *, hidden: bool) -> Progress:
 
 
 def as_json(value: Any) -> None:
-    """One JSON document on stdout, for machines: never wrapped, never coloured."""
-    print(json.dumps(value, indent=1, ensure_ascii=False))
+    """One JSON document on stdout, for machines: never wrapped, never coloured, ASCII whatever the locale."""
+    print(json.dumps(value, indent=1))

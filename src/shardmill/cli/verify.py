@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 
-from shardmill.cli.show import as_json, byte_bar, console, size, table
+from shardmill.cli.show import as_json, byte_bar, console, literal, size, table, visible
 from shardmill.shards.verify import verify
 
 HELP = (
@@ -38,10 +39,10 @@ def run(
     else:
         shown = table("file", ">offset", "key", "fault")
         for fault in report.faults:
-            shown.add_row(fault.path, "" if fault.offset is None else str(fault.offset), fault.key or "", fault.problem)
+            offset = "" if fault.offset is None else str(fault.offset)
+            shown.add_row(literal(fault.path), offset, literal(fault.key or ""), literal(fault.problem))
         console.print(shown)
-        console.print(
-            f"[bold red]{len(report.faults):,} faults[/] in {report.path}: copy or pack the named files again"
-        )
+        place = escape(visible(str(report.path)))
+        console.print(f"[bold red]{len(report.faults):,} faults[/] in {place}: copy or pack the named files again")
     if not report.ok:
         raise typer.Exit(1)
