@@ -20,7 +20,7 @@ from shardmill.errors import OptionsError, StateError
 from shardmill.images.recipe import HorizontalFlip, RandomResizedCrop, Recipe
 from shardmill.loading.loader import Loader
 from shardmill.loading.mix import Mix
-from shardmill.loading.order import Order
+from shardmill.loading.order import Order, ids_and_draws
 
 SMALL = Recipe((RandomResizedCrop((8, 8)), HorizontalFlip()), dtype="uint8")
 Make = Callable[[list[int]], Any]
@@ -118,8 +118,10 @@ def test_one_by_one_is_the_same_as_in_bulk(
     positions = np.array(data.draw(st.lists(st.integers(0, mix.samples_per_epoch - 1), max_size=20)), np.int64)
     everything = np.arange(mix.samples_per_epoch)
     assert made.ids(epoch, positions).tolist() == made.ids(epoch, everything)[positions].tolist()
-    alone = [made.draws(epoch, positions[i : i + 1]).item() for i in range(len(positions))]  # type: ignore[attr-defined]
-    assert alone == made.draws(epoch, everything)[positions].tolist()  # type: ignore[attr-defined]
+    alone = [ids_and_draws(made, epoch, positions[i : i + 1])[1].item() for i in range(len(positions))]
+    ids, draws = ids_and_draws(made, epoch, everything)
+    assert ids.tolist() == made.ids(epoch, everything).tolist()
+    assert alone == draws[positions].tolist()
 
 
 @FEW
@@ -131,7 +133,7 @@ def test_random_draws_are_never_keyed_alike_twice_in_an_epoch(
     nested = Mix([(mix, 2), (Rows(3), 1)], stop=60)
     for one in (mix, nested):
         made, everything = order(one), np.arange(one.samples_per_epoch)
-        ids, draws = made.ids(epoch, everything), made.draws(epoch, everything)  # type: ignore[attr-defined]
+        ids, draws = ids_and_draws(made, epoch, everything)
         assert len(set(draws.tolist())) == len(draws)
         assert (draws % len(one) == ids).all()
         if one is mix and epoch == 0:

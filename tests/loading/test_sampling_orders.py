@@ -144,7 +144,8 @@ def test_positions_stand_alone_and_draws_are_never_keyed_alike(
 ) -> None:
     for dataset in (balanced(labels, rounds), weighted([label + 1 for label in labels], 3 * len(labels))):
         order, everything = made(dataset, shuffle=shuffle), np.arange(dataset.samples_per_epoch)
-        ids, draws = order.ids(epoch, everything), order.draws(epoch, everything)
+        ids, draws = order.ids_and_draws(epoch, everything)
+        assert order.ids(epoch, everything).tolist() == ids.tolist()
         assert len(set(draws.tolist())) == len(draws)
         assert (draws % len(labels) == ids).all()
         some = np.array(data.draw(st.lists(st.integers(0, len(everything) - 1), max_size=9)), np.int64)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from shardmill.errors import OptionsError
 from shardmill.images.sampling import Stream, key64
-from shardmill.loading.order import Order, OwnOrder, Window, draws_of, order_of
+from shardmill.loading.order import Order, OwnOrder, Window, ids_and_draws, order_of
 from shardmill.loading.protocols import Column, Reader
 from shardmill.loading.turns import Turns, shares_of
 from shardmill.records import EncodedImages
@@ -237,18 +237,20 @@ class _MixOrder:
             out[where] = self._orders[k].ids(own_epoch, own) + self._first[k]
         return out
 
-    def draws(self, epoch: int, positions: I64) -> I64:
+    def ids_and_draws(self, epoch: int, positions: I64) -> tuple[I64, I64]:
         """See `RepeatingOrder`."""
-        out = np.empty(len(positions), np.int64)
+        ids, draws = np.empty((2, len(positions)), np.int64)
         total = int(self._first[-1])
         for k, own_epoch, where, own in self._own_positions(epoch, positions):
-            order, size = self._orders[k], int(self._first[k + 1] - self._first[k])
-            again, row = np.divmod(draws_of(order, own_epoch, own, order.ids(own_epoch, own)), size)
+            order, first, size = self._orders[k], int(self._first[k]), int(self._first[k + 1] - self._first[k])
+            rows, own_draws = ids_and_draws(order, own_epoch, own)
             # How often the row came before: in this epoch of its own, and in epochs of its own before it within this
             # epoch of the mix. Cantor's pairing makes the two one number, 0 for (0, 0).
+            again = own_draws // size
             both = again + (own_epoch - epoch * self._counts[k] // order.samples)
-            out[where] = row + self._first[k] + total * (both * (both + 1) // 2 + again)
-        return out
+            ids[where] = rows + first
+            draws[where] = rows + first + total * (both * (both + 1) // 2 + again)
+        return ids, draws
 
     def _own_positions(self, epoch: int, positions: I64) -> list[tuple[int, int, NDArray[np.intp], I64]]:
         """(dataset, its own epoch, where among ``positions``, positions in that epoch), which cover ``positions``."""

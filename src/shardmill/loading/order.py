@@ -57,9 +57,10 @@ class Order(Protocol):
 class RepeatingOrder(Protocol):
     """An order that may show a row more than once in an epoch."""
 
-    def draws(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """int64 [n]: what the random draws of a position are keyed by in place of its row: another number each time
-        that a row comes in the epoch, so that it comes with another crop. The row modulo the number of rows."""
+    def ids_and_draws(self, epoch: int, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Two int64 [n]: the row at each position, and what its random draws are keyed by in place of the row: another
+        number each time that a row comes in the epoch, so that it comes with another crop. The row modulo the number
+        of rows."""
         ...
 
 
@@ -256,9 +257,14 @@ def order_of(dataset: Reader | OwnOrder, *, seed: int, lanes: int, shuffle: bool
     return make_order(dataset.shard_first, seed=seed, lanes=lanes, shuffle=shuffle, window=window)
 
 
-def draws_of(order: Order, epoch: int, positions: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.int64]:
-    """int64 [n]: what random draws are keyed by: ``ids``, the rows, but where a row may come again in the epoch."""
-    return order.draws(epoch, positions) if isinstance(order, RepeatingOrder) else ids
+def ids_and_draws(
+    order: Order, epoch: int, positions: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Two int64 [n]: rows, and what their random draws are keyed by: the rows, but where one may come again."""
+    if isinstance(order, RepeatingOrder):
+        return order.ids_and_draws(epoch, positions)
+    ids = order.ids(epoch, positions)
+    return ids, ids
 
 
 def make_order(

@@ -176,9 +176,9 @@ class _BalancedOrder:
     def ids(self, epoch: int, positions: I64) -> I64:
         return self._place(epoch, positions)[0]
 
-    def draws(self, epoch: int, positions: I64) -> I64:
+    def ids_and_draws(self, epoch: int, positions: I64) -> tuple[I64, I64]:
         row, again = self._place(epoch, positions)
-        return row + self.base_samples * again
+        return row, row + self.base_samples * again
 
     def _place(self, epoch: int, positions: I64) -> tuple[I64, I64]:
         """Row, and how many passes over its class began before it within the epoch."""
@@ -212,9 +212,9 @@ class _WeightedOrder:
     def ids(self, epoch: int, positions: I64) -> I64:
         return self._place(epoch, positions)[0]
 
-    def draws(self, epoch: int, positions: I64) -> I64:
+    def ids_and_draws(self, epoch: int, positions: I64) -> tuple[I64, I64]:
         row, again = self._place(epoch, positions)
-        return row + len(self.ends) * again
+        return row, row + len(self.ends) * again
 
     def _place(self, epoch: int, positions: I64) -> tuple[I64, I64]:
         """Row, and the number of slices that it reaches into before the slice of this draw."""

@@ -24,7 +24,7 @@ from shardmill.images.plan import FusedPlan
 from shardmill.images.render import render
 from shardmill.images.sampling import Draws
 from shardmill.loading.batch import SlabPool, allocate_huge
-from shardmill.loading.order import Order, draws_of
+from shardmill.loading.order import Order, ids_and_draws
 from shardmill.loading.pipeline import Job
 from shardmill.loading.protocols import Column, Reader
 from shardmill.loading.steps import Steps
@@ -66,7 +66,7 @@ class StepBatch:
 class Chunk:
     """Rows to read and the slots they go to. ``crops``: of every view; ``None`` where sizes are known only later.
 
-    ``draws``: what random draws are keyed by, the rows but where a row may come again in an epoch (see `draws_of`).
+    ``draws``: what random draws are keyed by: the rows, but where one may come again (see `ids_and_draws`).
     """
 
     batch: StepBatch
@@ -143,9 +143,7 @@ class EpochWork:
     def _plan(self, steps: range) -> Iterator[Job[StepBatch]]:
         """Which rows, where they go and how they are cut, for a few steps; no pixel is touched."""
         positions = [self.steps.positions(step) for step in steps]
-        planned = np.concatenate(positions)
-        ids = self.order.ids(self.epoch, planned)
-        draws = draws_of(self.order, self.epoch, planned, ids)
+        ids, draws = ids_and_draws(self.order, self.epoch, np.concatenate(positions))
         labels = self.columns.labels[ids].astype(np.int64)
         crops = self._crops_by_index(ids, draws)
         end = 0
