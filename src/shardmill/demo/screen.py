@@ -39,7 +39,7 @@ def welcome(images: int) -> Panel:
 def heading(number: int, title: str, what: str) -> Rule:
     """A line that opens step ``number``."""
     return Rule(
-        Text.assemble((f" {number} ", "bold black on cyan"), (f" {title} ", "bold"), (what, "dim")),
+        Text.assemble((f" {number} ", "bold black on cyan"), (f" {title}", "bold"), (f" · {what}", "dim")),
         align="left",
         style="dim",
     )

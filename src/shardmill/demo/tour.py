@@ -201,7 +201,7 @@ class _Steps:
             loader = self.loader("train", sm.recipes.train(224), batch_size=comparison.BATCH)
             images, labels = next(iter(loader))
         shape = f"images {_type(images)} {list(images.shape)}, labels {_type(labels)} {list(labels.shape)}"
-        self.say("open", f"first of {len(loader)} batches: {escape(shape)}")
+        self.say("open", f"batch 1 of {len(loader)}: {escape(shape)}")
 
     def loader(self, split: str, recipe: Any, *, batch_size: int, shuffle: bool = True) -> Any:
         import shardmill as sm
@@ -269,6 +269,6 @@ class _Steps:
         if rates:
             facts.append(("speed", ", ".join(f"{r.name} {r.median:,.0f} images/s" for r in rates)))
         facts.append(("in all", f"{self.seconds['all']:.0f} s"))
-        facts.append(("kept in", str(self.place)) if self.kept else ("files", "removed; --keep or --folder keeps them"))
+        facts.append(("kept in", str(self.place)) if self.kept else ("files", "removed; --folder DIR keeps them"))
         self.console.print()
         self.console.print(screen.farewell(facts, str(self.packed("train")), kept=self.kept))
