@@ -339,6 +339,8 @@ def test_what_is_called_tar_but_is_no_file_is_refused(tmp_path: Path, kind: str)
         target.mkdir()
     with pytest.raises(OptionsError, match="is not a file"):
         open_dataset(tmp_path / "d", cache_dir=tmp_path / "cache")
+    with pytest.raises(OptionsError, match="is not a file"):
+        index_tars([target], root=tmp_path / "d", dest=tmp_path, checksums=True)
 
 
 def test_an_empty_list_is_refused(tmp_path: Path) -> None:

@@ -49,6 +49,9 @@ def index_tars(
     """
     if not paths:
         raise OptionsError(f"there is no tar to index in {root}")
+    for path in paths:
+        if not path.is_file():  # a FIFO would be waited for without end
+            raise OptionsError(f"{path} is not a file: give one directory, or tars")
     with ThreadPoolExecutor(usable_cores(), thread_name_prefix="shardmill-index") as threads:
         scanned: list[_Scanned] = []
         for one in threads.map(lambda path: _scan(path, root, checksums), paths):

@@ -84,10 +84,6 @@ def _absolute(name: str) -> Path:
 
 
 def _open_bare(paths: list[Path], *, verify: bool, cache_dir: str | os.PathLike[str] | None) -> Dataset:
-    for path in paths:
-        # A FIFO would be waited for without end.
-        if not path.is_file():
-            raise OptionsError(f"{path} is not a file: give one directory, or tars")
     root = Path(os.path.commonpath([path.parent for path in paths]))
     cache = Path(cache_dir) if cache_dir is not None else _user_cache()
     folder = cache / "index" / _identity(paths)
