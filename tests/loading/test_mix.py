@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import pickle
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -347,3 +348,13 @@ def test_a_billion_samples_by_position(epoch: int) -> None:
     positions = np.array([0, 5 * 10**8, mix.samples_per_epoch - 1])
     rows = order(mix, window="all").ids(epoch, positions)
     assert ((rows >= 0) & (rows < len(mix))).all()
+
+
+def test_a_mix_pickles_with_what_it_is_of(make_reader: Make) -> None:
+    a, b = pair(make_reader)
+    mix = Mix([(sm.Balanced(a), 3), (sm.Weighted(b, np.arange(13)), 2)], stop=40, label_offsets=[0, 10])
+    assert len(np.asarray(mix.labels)) == 44
+    again: Mix = pickle.loads(pickle.dumps(mix))
+    assert epoch_of(again, 2).tolist() == epoch_of(mix, 2).tolist()
+    assert np.asarray(again.labels).tolist() == np.asarray(mix.labels).tolist()
+    assert (again.digest, again.counts) == (mix.digest, mix.counts)
