@@ -76,7 +76,7 @@ class FolderPart:
 
     def _folders(self, names: NameFilter) -> Iterator[list[ImageFile]]:
         found = False
-        for folder in _walk(self.root, self.below, self.options, names, ()):
+        for folder in _walk(self.root, self.below, self.options, names):
             found = found or bool(folder)
             yield folder
         if not found:
@@ -130,10 +130,35 @@ def _describe(name: str, kind: str, parts: Sequence[FolderPart], class_names: tu
     return SourceInfo(name, kind, label_source, class_names, total, digest.hexdigest(), names.ignored)
 
 
-def _walk(
-    root: str, below: str, options: FolderOptions, names: NameFilter, outer: tuple[tuple[int, int], ...]
-) -> Iterator[list[ImageFile]]:
-    """The images of each directory, parents before children. ``outer``: (device, inode) of the directories around."""
+def _walk(root: str, below: str, options: FolderOptions, names: NameFilter) -> Iterator[list[ImageFile]]:
+    """The images of each directory, parents before children, however deep they lie."""
+    # Not recursive: Python gives up at 1,000 calls. With each folder come (device, inode) of the folders around it.
+    waiting: list[tuple[str, _Around | None]] = [(below, None)]
+    while waiting:
+        name, outer = waiting.pop()
+        files, folders, here = _list(root, name, options, names)
+        around = outer
+        while around is not None:
+            if around.folder == here:
+                path = Path(root, name)
+                raise SourceError(f"{path}: a symbolic link leads back to a folder around it; remove the link")
+            around = around.outer
+        yield files
+        waiting += [(folder, _Around(here, outer)) for folder in reversed(folders)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Around:
+    """A chain of folders, the innermost first; ``folder`` is (device, inode)."""
+
+    folder: tuple[int, int]
+    outer: _Around | None
+
+
+def _list(
+    root: str, below: str, options: FolderOptions, names: NameFilter
+) -> tuple[list[ImageFile], list[str], tuple[int, int]]:
+    """Images and folders directly in one directory, each by name, and its (device, inode)."""
     path = Path(root, below)
     try:
         with os.scandir(path) as listing:
@@ -141,8 +166,6 @@ def _walk(
         here = path.stat()
     except OSError as error:
         raise SourceError(f"{path}: cannot list: {error.strerror}") from error
-    if (here.st_dev, here.st_ino) in outer:
-        raise SourceError(f"{path}: a symbolic link leads back to a folder around it; remove the link")
     files, folders = [], []
     for entry in entries:
         name = f"{below}/{entry.name}" if below else entry.name
@@ -161,9 +184,7 @@ def _walk(
                 files.append(ImageFile(name, info.st_size, info.st_mtime_ns))
         except OSError as error:
             raise SourceError(f"{entry.path}: cannot look at it: {error.strerror}") from error
-    yield files
-    for folder in folders:
-        yield from _walk(root, folder, options, names, (*outer, (here.st_dev, here.st_ino)))
+    return files, folders, (here.st_dev, here.st_ino)
 
 
 def _check_link(entry: os.DirEntry[str], options: FolderOptions) -> None:

@@ -72,7 +72,7 @@ def read_labels(path: str | os.PathLike[str]) -> Labels:
         pairs = json.loads(raw.decode("utf-8-sig"), object_pairs_hook=_Pairs)
     except OSError as error:
         raise SourceError(f"{name}: cannot read the labels: {error.strerror}") from error
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise SourceError(f"{name}: not JSON: {error}") from error
     if not isinstance(pairs, _Pairs) or not pairs:
         raise SourceError(f'{name}: labels are a JSON object like {{"img1.jpg": 3}} or {{"img1.jpg": "tench"}}')
@@ -81,6 +81,8 @@ def read_labels(path: str | os.PathLike[str]) -> Labels:
     for entry, value in pairs:
         if type(value) is not kind or not isinstance(value, int | str) or isinstance(value, bool):
             raise SourceError(f"{name}: entry {entry!r}: labels must be all integers or all class names, not {value!r}")
+        if isinstance(value, str) and not _is_name(value):
+            raise SourceError(f"{name}: entry {entry!r}: {value[:200]!r} is no class name: empty, a NUL or no UTF-8")
         if isinstance(value, int) and not 0 <= value <= _MAX_LABEL:
             raise SourceError(f"{name}: entry {entry!r}: a label is 0 to 2**31 - 1, not {value}")
         if by_name.setdefault(entry, value) != value:
@@ -91,6 +93,13 @@ def read_labels(path: str | os.PathLike[str]) -> Labels:
     numbers = {class_name: i for i, class_name in enumerate(class_names or ())}
     values = {entry: numbers[value] if isinstance(value, str) else value for entry, value in by_name.items()}
     return Labels(name, values, class_names, hashlib.sha256(raw).hexdigest())
+
+
+def _is_name(text: str) -> bool:
+    try:
+        return bool(text.encode()) and "\0" not in text
+    except UnicodeEncodeError:
+        return False
 
 
 class _Pairs(list[tuple[str, object]]):

@@ -11,7 +11,6 @@ from shardmill.errors import OptionsError, SourceError
 from shardmill.records import Sample
 from shardmill.shards.grouping import plain_name
 from shardmill.shards.tar import file_members, read_stream
-from shardmill.storage.names import expand
 from shardmill.sources.folder import FolderOptions, FolderPart, FolderSource
 from shardmill.sources.iterable import IterableSource
 from shardmill.sources.keys import is_image_name, is_litter
@@ -28,6 +27,7 @@ from shardmill.sources.tar import (
     inner_tars,
 )
 from shardmill.sources.tarsamples import Layout, looks_grouped, numbered, tar_stem
+from shardmill.storage.names import expand
 
 Kind = Literal["images", "webdataset"]
 Spec: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Source | Iterable[Sample]"
