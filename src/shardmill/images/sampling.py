@@ -45,7 +45,7 @@ class Stream(enum.IntEnum):
     PARTS = 32
     CLASSES = 33
     ROWS = 34
-    STRATA = 35
+    DRAWS = 35
 
 
 def mix64(x: NDArray[np.uint64]) -> NDArray[np.uint64]:

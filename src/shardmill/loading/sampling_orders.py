@@ -117,10 +117,12 @@ class Weighted(_View):
         weights: float [len(dataset)], none negative; a weight of 0 is never seen. Only ratios count.
         samples_per_epoch: by default ``len(dataset)``.
 
-    A sample whose share is s comes ``s * samples_per_epoch`` times in an epoch, to within two times, and exactly so on
-    average over epochs: draws are stratified (one from each of ``samples_per_epoch`` equal slices of the total weight;
-    Cochran, Sampling Techniques, chapter 5), which is closer than independent draws with replacement. A sample that
-    comes again within an epoch comes with another crop. Ids are rows of ``dataset``. Memory: 8 bytes a sample.
+    A sample whose share is s comes ``s * samples_per_epoch`` times in an epoch, rounded up or down, and as often over
+    1, 2, 4, 8, ... epochs together: draws are systematic, at equal distances along the running sum of the weights
+    (W. G. Madow and L. H. Madow, On the theory of systematic sampling, 1944), from a start that moves from epoch to
+    epoch; their order is random. So with equal weights every sample comes exactly once; of samples that come less than
+    once, neighbours take turns. A sample that comes again within an epoch comes with another crop. Ids are rows of
+    ``dataset``. Memory: 8 bytes a sample.
     """
 
     def __init__(self, dataset: Reader, weights: ArrayLike, *, samples_per_epoch: int | None = None) -> None:
@@ -217,29 +219,33 @@ class _WeightedOrder:
         return row, row + len(self.ends) * again
 
     def _place(self, epoch: int, positions: I64) -> tuple[I64, I64]:
-        """Row, and the number of slices that it reaches into before the slice of this draw."""
+        """Row, and how many draws of the epoch fall on it before this one."""
         _check(positions, self.samples)
         if self.seed is None:
-            slices, offset, within = positions, 0.0, np.full(len(positions), 0.5)
+            draw, offset = positions, 0.5
         else:
-            key = key64((self.seed, epoch, int(Stream.STRATA)))
-            slices = _shuffled(positions, self.samples, key, np.zeros(len(positions), np.int64))
-            state = hash64(key, slices)
-            # The slices begin somewhere else in each epoch: with fixed borders two neighbours of half a slice each
-            # would never be seen in the same epoch.
-            offset = float(uniforms(np.array([key], np.uint64), 0, 1)[0, 0])
-            within = uniforms(state, 0, 1)[0]
-        place = (slices + offset + within) / self.samples
-        place -= place >= 1.0
-        row = np.minimum(np.searchsorted(self.ends, place, side="right"), self._last)
-        begins = np.where(row > 0, self.ends[row - 1], 0.0) * self.samples - offset
-        again = (slices - np.floor(begins).astype(np.int64)) % self.samples
-        return row, again
+            key = key64((self.seed, epoch, int(Stream.DRAWS)))
+            draw = _shuffled(positions, self.samples, key, np.zeros(len(positions), np.int64))
+            start = np.array([key64((self.seed, int(Stream.DRAWS)))], np.uint64)
+            offset = (float(uniforms(start, 0, 1)[0, 0]) + _radical_inverse(epoch)) % 1.0
+        row = np.minimum(np.searchsorted(self.ends, (draw + offset) / self.samples, side="right"), self._last)
+        begins = np.where(row > 0, self.ends[row - 1], 0.0)
+        first = np.ceil(begins * self.samples - offset)
+        # The quotient above may be rounded to the other side of a border than this product: what it says counts.
+        first -= (first - 1 + offset) / self.samples >= begins
+        first += (first + offset) / self.samples < begins
+        return row, draw - np.maximum(first, 0).astype(np.int64)
 
     @property
     def _last(self) -> int:
         """The last row of a weight above 0."""
         return int(np.searchsorted(self.ends, self.ends[-1], side="left"))
+
+
+def _radical_inverse(number: int) -> float:
+    """The binary digits of ``number`` behind the point, mirrored: 0, 1/2, 1/4, 3/4, 1/8, ... (van der Corput, 1935)."""
+    bits = max(1, number.bit_length())
+    return int(f"{number:0{bits}b}"[::-1], 2) / (1 << bits)
 
 
 def _shuffled(index: I64, size: I64 | int, key: int, counters: I64) -> I64:
