@@ -134,7 +134,7 @@ def rates_chart(rates: Sequence[Rates]) -> RenderableType:
     table = Table.grid(padding=(0, 2))
     for i, rate in enumerate(rates):
         style = "bold cyan" if i == 0 else "white"
-        bar = Text("█" * max(1, round(rate.median / top * _BAR)), style)
+        bar = Text("█" * max(1, round(rate.median / top * 18)), style)
         spread = f"{min(rate.rounds):,.0f} to {max(rate.rounds):,.0f}"
         table.add_row(Text(rate.name, style), bar, Text(f"{rate.median:,.0f} images/s", style), Text(spread, "dim"))
     if len(rates) < 2:
