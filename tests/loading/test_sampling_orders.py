@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from shardmill.loading.sampling_orders import Balanced, Weighted
 
 SMALL = Recipe((RandomResizedCrop((8, 8)),), dtype="uint8")
 Make = Callable[[list[int]], Any]
+GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "mixing.json"
 FEW = settings(max_examples=30, deadline=None)
 LABELS = st.lists(st.integers(-1, 5), min_size=1, max_size=60).filter(lambda labels: max(labels) >= 0)
 
@@ -152,6 +155,21 @@ def test_positions_stand_alone_and_draws_are_never_keyed_alike(
         assert order.ids(epoch, some).tolist() == ids[some].tolist()
         with pytest.raises(IndexError, match="of an epoch of"):
             order.ids(epoch, everything[-1:] + 1)
+
+
+def golden_orders() -> dict[str, Any]:
+    labels = [k * k % 4 for k in range(14)]
+    datasets: dict[str, Any] = {
+        "balanced": balanced(labels, 5),
+        "weighted": weighted([k % 5 for k in range(14)], 20),
+        "mix": sm.Mix([(balanced(labels, 4), 0.5), (weighted(np.arange(9)), 0.3), (balanced([0, 1, 1]), 0.2)], stop=25),
+    }
+    return {name: [epoch_of(one, epoch, seed=7).tolist() for epoch in (0, 3)] for name, one in datasets.items()}
+
+
+def test_golden_orders() -> None:
+    """A change here changes every run that is resumed: the format version of the state must change with it."""
+    assert golden_orders() == json.loads(GOLDEN.read_text())
 
 
 @pytest.mark.parametrize("kind", ["balanced", "weighted", "mixed"])
