@@ -21,13 +21,14 @@ from shardmill.images.plan import compile_views
 from shardmill.images.recipe import Recipe, Views
 from shardmill.loading.batch import SlabPool, allocate_huge
 from shardmill.loading.ledger import Ledger, Skipped
-from shardmill.loading.options import Tuning, usable_cores
+from shardmill.loading.options import Tuning
 from shardmill.loading.order import DEFAULT_WINDOW, Window, order_of
 from shardmill.loading.pipeline import Pipeline, Stage
 from shardmill.loading.protocols import Reader
 from shardmill.loading.state import digest_of, make_state, read_state
 from shardmill.loading.steps import Last, Steps, default_lanes
 from shardmill.loading.work import NO_ID, Columns, EpochWork, OnError, StepBatch, batch_bytes
+from shardmill.machine import usable_cores
 from shardmill.records import NO_LABEL, Batch
 
 Framework = Literal["torch", "numpy"]
@@ -274,7 +275,8 @@ class _Epoch:
             work.jobs(step),
             [Stage("read", work.read, loader._read_threads, splits=True), Stage("decode", work.decode, loader.threads)],
             in_flight=loader._in_flight,
-            queue_tasks=loader.threads,
+            # Room for all pieces of a read, too: a reader that stops after each for want of room costs a tenth more.
+            queue_tasks=loader.threads + -(-loader.tuning.read_samples // loader.tuning.decode_samples),
             wait_seconds=loader.tuning.wait_seconds,
             name=f"shardmill epoch {epoch}",
             item="step",

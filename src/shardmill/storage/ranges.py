@@ -67,9 +67,56 @@ def plan_fetches(
 ) -> FetchPlan:
     """Joins ranges of one file that overlap or lie at most ``max_gap_bytes`` apart into one fetch.
 
-    All arrays int64 [n], in any order, duplicates allowed. Every wanted byte is fetched once. Cost: about 20 numpy
-    calls whatever ``n``, and one sort.
+    All arrays int64 [n], in any order, duplicates allowed. Every wanted byte is fetched once. Cost: about 25 numpy
+    calls whatever ``n``, and one sort; half of that where the ranges come sorted and apart, as the loader's do.
     """
+    plan = _plan_sorted(files, starts, sizes, max_gap_bytes)
+    return _plan_any(files, starts, sizes, max_gap_bytes) if plan is None else plan
+
+
+def _plan_sorted(
+    files: NDArray[np.int64], starts: NDArray[np.int64], sizes: NDArray[np.int64], max_gap_bytes: int
+) -> FetchPlan | None:
+    """The same plan for ranges in the order of file and start that do not overlap; ``None`` for others."""
+    n = len(files)
+    if n == 0:
+        return None
+    ends = starts + sizes
+    steps = files[1:] - files[:-1]
+    gaps = starts[1:] - ends[:-1]
+    same = steps == 0
+    if (steps < 0).any() or (same & (gaps < 0)).any():
+        return None
+    apart = np.empty(n + 1, np.bool_)
+    apart[0] = apart[n] = True
+    np.logical_not(same & (gaps <= max_gap_bytes), out=apart[1:n])
+    first_wanted = apart.nonzero()[0]
+    heads = first_wanted[:-1]
+    fetch_start, fetch_file = starts[heads], files[heads]
+    fetch_size = ends[first_wanted[1:] - 1] - fetch_start
+    reached = fetch_size.cumsum()
+    out_starts = reached - fetch_size
+    fresh = np.empty(len(heads), np.bool_)
+    fresh[0] = True
+    np.not_equal(fetch_file[1:], fetch_file[:-1], out=fresh[1:])
+    return FetchPlan(
+        files=fetch_file,
+        starts=fetch_start,
+        sizes=fetch_size,
+        out_starts=out_starts,
+        positions=starts + (out_starts - fetch_start)[apart[:n].cumsum() - 1],
+        wanted_sizes=sizes,
+        order=np.arange(n),
+        first_wanted=first_wanted,
+        used=fetch_file[fresh],
+        slots=fresh.cumsum() - 1,
+        total=int(reached[-1]),
+    )
+
+
+def _plan_any(
+    files: NDArray[np.int64], starts: NDArray[np.int64], sizes: NDArray[np.int64], max_gap_bytes: int
+) -> FetchPlan:
     n = len(files)
     if n == 0:
         e = np.empty(0, np.int64)
