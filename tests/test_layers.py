@@ -11,7 +11,7 @@ SOURCE = Path(__file__).resolve().parents[1] / "src" / "shardmill"
 
 # Low to high: a module may import from its own tier and from the ones before it.
 TIERS = [
-    {"errors", "records", "imageinfo", "native", "_native"},
+    {"errors", "records", "imageinfo", "machine", "native", "_native"},
     {"storage"},
     {"sources", "shards"},
     {"images", "recipes"},

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import gc
 import itertools
-import json
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,11 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from shardmill.errors import ChecksumError, ImageError, OptionsError, StateError
+from shardmill.errors import ChecksumError, ImageError, OptionsError
 from shardmill.images import recipes
 from shardmill.images.recipe import HorizontalFlip, RandomResizedCrop, Recipe, Resize
 from shardmill.loading.loader import Loader
-from shardmill.loading.options import Tuning, usable_cores
+from shardmill.loading.options import Tuning
+from shardmill.machine import usable_cores
 
 SMALL = Recipe((RandomResizedCrop((8, 8)), HorizontalFlip()), dtype="uint8")
 Make = Callable[[list[int]], Any]
@@ -147,26 +147,6 @@ def test_epochs_follow_each_other_and_can_be_chosen(make_reader: Make) -> None:
     assert ids_of(loader(make_reader([40]), seed=1)) != epochs[0]
 
 
-def test_resume_before_every_step_and_across_the_epoch_end(make_reader: Make) -> None:
-    reader = make_reader([20, 23])
-    whole = loader(reader)
-    states, batches = [], []
-    for _ in range(2):
-        states.append(json.dumps(whole.state_dict()))
-        for batch in whole:
-            batches.append((batch.ids.tolist(), batch.images.tobytes()))
-            states.append(json.dumps(whole.state_dict()))
-        states.pop()
-    assert len(states) == len(batches) == 12
-    for at, state in enumerate(states):
-        resumed = loader(reader)
-        resumed.load_state_dict(json.loads(state))
-        got: list[tuple[list[int], bytes]] = []
-        while len(got) < len(batches) - at:
-            got += [(batch.ids.tolist(), batch.images.tobytes()) for batch in resumed]
-        assert got[: len(batches) - at] == batches[at:]
-
-
 def test_resume_in_the_usual_loop_and_in_another_world(make_reader: Make) -> None:
     reader = make_reader([50, 47])
     first = [loader(reader, 8, rank=r, world_size=2) for r in range(2)]
@@ -191,25 +171,6 @@ def test_resume_in_the_usual_loop_and_in_another_world(make_reader: Make) -> Non
     assert first_epoch == 1
     for one in first:
         one.close()
-
-
-def test_a_state_of_another_run_is_refused(make_reader: Make) -> None:
-    reader = make_reader([40])
-    state = loader(reader).state_dict()
-    cases: list[tuple[dict[str, Any], str]] = [
-        ({"seed": 1}, "seed"),
-        ({"lanes": 4}, "lanes"),
-        ({"window": 7}, "window"),
-        ({"last": "drop"}, "last"),
-        ({"window": "all"}, "shuffle"),
-        ({"shuffle": False}, "shuffle"),
-        ({"batch_size": 4, "lanes": 4}, "global_batch"),
-    ]
-    for change, field in cases:
-        with pytest.raises(StateError, match=f"^{field}: "):
-            loader(reader, **change).load_state_dict(state)
-    with pytest.raises(StateError, match=r"^dataset: the state has 'memory', this loader 'packed again'"):
-        loader(replace(reader, digest="packed again")).load_state_dict(state)
 
 
 def test_sizes_that_the_index_does_not_know_give_the_same_pixels(make_reader: Make) -> None:

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -22,6 +20,7 @@ from PIL import Image
 from shardmill.demo import landscapes, objects
 from shardmill.demo.light import Pixels
 from shardmill.demo.textures import Textures, textures
+from shardmill.machine import deaf_children
 
 Scene = Callable[[np.random.Generator, Textures, int, int], Pixels]
 
@@ -113,7 +112,7 @@ def write(pictures: Sequence[Picture], folder: Path, *, workers: int | None = No
     # Fresh interpreters: a forked copy of a process whose threads hold locks (torch has some) may hang.
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"))
     try:
-        with _deaf_children():
+        with deaf_children():
             futures = [pool.submit(_write_batch, batch, folder) for batch in batches]
         for done in as_completed(futures):
             yield done.result()
@@ -122,20 +121,6 @@ def write(pictures: Sequence[Picture], folder: Path, *, workers: int | None = No
 
 
 _BATCH = 8  # a worker stops after at most one: about 0.1 s
-
-
-@contextmanager
-def _deaf_children() -> Iterator[None]:
-    """Processes started meanwhile never hear Ctrl-C; in this one it waits until the end of the block.
-
-    Ctrl-C reaches the whole process group. The parent stops the pool in order; a child that heard it too would print a
-    traceback, also while it is still importing, which is before an initializer could ask it not to listen.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _write_batch(pictures: Sequence[Picture], folder: Path) -> Written:

@@ -15,9 +15,9 @@ from shardmill.interop.images import ImageDecoder
 from shardmill.interop.placement import Ranks, current_ranks, current_workers, in_worker, share_again, shared_number
 from shardmill.interop.protocols import Rows
 from shardmill.loading.loader import Loader
-from shardmill.loading.options import usable_cores
 from shardmill.loading.protocols import Reader
 from shardmill.loading.steps import Steps
+from shardmill.machine import usable_cores
 from shardmill.records import NO_LABEL, Batch
 
 try:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from shardmill.errors import OptionsError
 from shardmill.images.decode import DecodeLimits
@@ -35,15 +33,3 @@ class Tuning:
                 raise OptionsError(f"{name} must be an integer of at least 1, got {value!r}")
         if not self.wait_seconds > 0:
             raise OptionsError(f"wait_seconds must be above 0, got {self.wait_seconds!r}")
-
-
-def usable_cores() -> int:
-    """Cores this process may use: its CPU affinity, and less where a cgroup grants less (containers). At least 1."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        granted = cores if quota == "max" else -(-int(quota) // int(period))
-    except (OSError, ValueError):
-        # No cgroup v2 here, or not one for this process.
-        granted = cores
-    return max(1, min(cores, granted))

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from shardmill.errors import OptionsError, TarError
 from shardmill.imageinfo import image_field, probe
+from shardmill.machine import usable_cores
 from shardmill.records import NO_LABEL, ImageInfo
-from shardmill.shards.executor import usable_cores
 from shardmill.shards.grouping import MAX_LABEL_BYTES, SampleGroup, group_samples, parse_label
 from shardmill.shards.index import ROW
 from shardmill.shards.index_writer import ShardRows, remove_manifest, write_index, write_manifest

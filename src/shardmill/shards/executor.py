@@ -13,11 +13,12 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import ModuleType
 from typing import Any, Protocol, TypeVar
 
 from shardmill.errors import ShardmillError
+from shardmill.machine import deaf_children
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -63,7 +64,7 @@ class LocalProcesses:
         """Queues the task. A worker that dies (out of memory, a crash) fails its task with `BrokenProcessPool`."""
         # Spawning runs the caller's script again in the child. Nothing here needs it, unless the task itself
         # comes from the script (a source class defined there).
-        with _main_hidden() if not _from_main(argument) else _nothing():
+        with deaf_children(), _main_hidden() if not _from_main(argument) else nullcontext():
             return self._pool.submit(function, argument)
 
     def __enter__(self) -> LocalProcesses:
@@ -71,11 +72,6 @@ class LocalProcesses:
 
     def __exit__(self, *failure: object) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
-
-
-def usable_cores() -> int:
-    """Cores this process may run on (affinity, not what the machine has)."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def run_tasks(
@@ -113,7 +109,6 @@ def run_tasks(
 
 
 def _start_worker() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     parent = multiprocessing.parent_process()
     if parent is not None:
@@ -157,8 +152,3 @@ def _main_hidden() -> Iterator[None]:
             yield
         finally:
             sys.modules["__main__"] = main
-
-
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from shardmill.errors import OptionsError
-from shardmill.shards.executor import Executor, LocalProcesses, SerialExecutor, usable_cores
+from shardmill.machine import usable_cores
+from shardmill.shards.executor import Executor, LocalProcesses, SerialExecutor
 from shardmill.shards.manifest import MANIFEST, Manifest
 from shardmill.shards.packing import journal as journals
 from shardmill.shards.packing.job import Job
