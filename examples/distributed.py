@@ -27,7 +27,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 import shardmill as sm
-from shardmill.loading.options import usable_cores
+from shardmill.machine import usable_cores
 
 
 def parse() -> argparse.Namespace:
