@@ -39,7 +39,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     add("traindata", help="training data: what shardmill.open takes, a packed dataset or tars by pattern")
     add("valdata", help="validation data, likewise")
     add("-a", "--arch", default="resnet18", help="a model of torchvision, or MODULE:FUNCTION (default: resnet18)")
-    add("-j", "--workers", type=int, metavar="N", help="decoding threads of a process (default: one per core)")
+    add("-j", "--workers", type=int, metavar="N", help="decoding threads of a process (default: its cores)")
     add("--epochs", type=int, default=90, metavar="N", help="epochs in all (default: 90)")
     add("--start-epoch", type=int, metavar="N", help="begin with this epoch instead of where the checkpoint stands")
     add("-b", "--batch-size", type=int, default=256, metavar="N", help="of all processes together (default: 256)")
@@ -95,7 +95,9 @@ def run(args: argparse.Namespace) -> None:
 
     # NHWC in memory is what channels_last convolutions read; bfloat16 is half the bytes to copy.
     form: Any = {"dtype": "bfloat16" if args.amp else "float32", "order": "NHWC"}
-    options: Any = {"seed": args.seed, "threads": args.workers, "device": device}
+    # The processes of a machine share its cores.
+    cores = len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    options: Any = {"seed": args.seed, "threads": args.workers or max(1, cores), "device": device}
     train_data, val_data = sm.open(args.traindata), sm.open(args.valdata)
     batch_size = args.batch_size // world_size
     train_loader = sm.Loader(train_data, batch_size, recipe=sm.recipes.train(args.size, **form), last="drop", **options)
