@@ -152,9 +152,11 @@ class Mix:
             raise IndexError(f"rows {rows.min()} to {rows.max()} asked for, the mix has 0 to {len(self) - 1}")
         found: list[tuple[NDArray[np.intp], EncodedImages]] = []
         free = np.empty(0, np.uint8) if out is None else out
+        # The column that was joined once: that of a subset is made anew each time that it is asked for.
+        sizes = self.image_bytes[rows]
         for k, where in self._split(rows):
             local = rows[where] - self.first[k]
-            need = int(self.parts[k].image_bytes[local].sum(dtype=np.int64)) + _SPARE_BYTES_PER_IMAGE * len(local)
+            need = int(sizes[where].sum(dtype=np.int64)) + _SPARE_BYTES_PER_IMAGE * len(local)
             found.append((where, self.parts[k].read(local, free[:need])))
             free = free[need:]
         return _joined(rows, found, out)
