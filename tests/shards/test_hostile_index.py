@@ -29,6 +29,7 @@ from shardmill.shards.dataset import Dataset, load_dataset
 from shardmill.shards.index import Strings
 from shardmill.shards.manifest import Manifest
 from shardmill.shards.open import open_dataset
+from shardmill.shards.verify import verify
 
 
 def jpeg(value: int) -> bytes:
@@ -282,6 +283,53 @@ def test_checksums_are_taken_when_a_read_crosses_many_shards(tmp_path: Path) -> 
     again._reader.store.__setstate__({"root": str(tmp_path), "max_open_files": 16})  # type: ignore[attr-defined]
     with pytest.raises(ShardmillError, match=r"17\.tar @ .*k17.*crc32c"):
         again.read(np.arange(40))
+
+
+def verify_names_a_fault(folder: Path, match: str) -> None:
+    report = verify(folder, workers=1)
+    assert not report.ok
+    assert any(match in str(fault) for fault in report.faults), report.faults
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "match"),
+    [
+        ("sample_start", 2**64 - 1, "row 2 points outside its shard"),
+        ("sample_bytes", 2**32 - 1, "row 2 points outside its shard"),
+        ("image_offset", 2**63 - 1, "row 2 points outside its shard"),
+        ("image_offset", 0, "row 2 points outside its shard or its sample"),
+        ("image_bytes", 2**32 - 1, "row 2 points outside its shard"),
+        ("image_format", 77, "row 2 has an image format that is none"),
+        ("label", -5, "row 2 has a label that is none"),
+        ("keys_offsets", 2**63, "row 2 has a key without bytes"),
+    ],
+)
+def test_verify_names_rows_that_cannot_be_true(dataset: Path, column: str, value: int, match: str) -> None:
+    assert verify(dataset, workers=1).ok
+    edit(dataset, column, lambda values: values.__setitem__(2, value))
+    verify_names_a_fault(dataset, match)
+
+
+def test_verify_does_not_follow_what_leads_out_of_the_dataset(dataset: Path) -> None:
+    (dataset / "s0.tar").rename(dataset.parent / "out.tar")
+    rename_shards(dataset, [b"../out.tar", b"s1.tar"])
+    verify_names_a_fault(dataset, "shard name '../out.tar'")
+    # Its digest would be waited for without end.
+    reseal(dataset, lambda body: body["files"].update({"/dev/zero": {"size": 1, "sha256": ""}}))
+    verify_names_a_fault(dataset, "named without folders")
+
+
+def test_verify_names_a_label_beyond_the_classes(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "a.tar", [("a.jpg", jpeg(0)), ("a.cls", b"cat")])
+    index_tars([path], root=tmp_path, dest=tmp_path, checksums=True)
+    edit(tmp_path, "label", lambda values: values.__setitem__(0, 1))
+    verify_names_a_fault(tmp_path, "row 0 has a label that is none")
+
+
+def test_verify_does_not_wait_for_a_fifo(dataset: Path) -> None:
+    (dataset / "s0.tar").unlink()
+    os.mkfifo(dataset / "s0.tar")
+    verify_names_a_fault(dataset, "s0.tar")
 
 
 # -- tars of others ------------------------------------------------------------------------------------------

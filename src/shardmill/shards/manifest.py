@@ -103,6 +103,8 @@ class Manifest:
 def _check_types(body: Mapping[str, Any]) -> None:
     """Raises `TypeError`: a digest only says that a field is as it was written, not that it is what it must be."""
     counts = [body["samples"], body["shards"], body["total_bytes"]]
+    if any("/" in name or name in ("", ".", "..") for name in body["files"]):
+        raise TypeError("the files of the index are named without folders")
     for file in body["files"].values():
         counts += [file["size"], file.get("rows", 0)]
         if not isinstance(file["sha256"], str) or not isinstance(file.get("dtype"), str | None):

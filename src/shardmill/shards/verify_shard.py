@@ -65,7 +65,8 @@ def verify_shard(task: VerifyTask) -> ShardFaults:
     """Checks one shard. Memory: about 8 MiB, or one sample. Never raises for what the data hold."""
     path = task.root / task.name
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        # A FIFO would otherwise be waited for without end.
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
         return ShardFaults(0, 0, (Fault(task.name, "the shard is missing"),))
     except OSError as error:
