@@ -326,3 +326,17 @@ def test_tuning_and_empty_datasets(make_reader: Make) -> None:
 def test_a_device_that_is_not_there_is_said(make_reader: Make) -> None:
     with pytest.raises(OptionsError, match="torch sees no CUDA device"):
         loader(make_reader([16]), framework="torch", device="cuda")
+
+
+def test_a_loader_made_before_the_process_group_is_refused(make_reader: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    early, given = loader(make_reader([16])), loader(make_reader([16]), rank=0, world_size=1)
+    monkeypatch.setattr("shardmill.loading.torch.distributed_place", lambda: (1, 4))
+    # It would show the whole dataset to each of the four.
+    with pytest.raises(OptionsError, match=r"was made as rank 0 of 1, .* initialised as rank 1 of 4"):
+        iter(early)
+    assert len(ids_of(given)) == 2
+    late = loader(make_reader([16]))
+    assert (late.rank, late.world_size) == (1, 4)
+    monkeypatch.setattr("shardmill.loading.torch.distributed_place", lambda: None)
+    # After the group has been destroyed its loaders still have their share.
+    assert len(ids_of(late)) == 1

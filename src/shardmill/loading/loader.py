@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import sys
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +17,8 @@ from shardmill.errors import OptionsError
 from shardmill.images import recipes
 from shardmill.images.plan import compile_views
 from shardmill.images.recipe import Recipe, Views
-from shardmill.loading.batch import SlabPool, allocate_huge
+from shardmill.loading.batch import SlabPool
+from shardmill.loading.consumer import Framework, check_place, hand_over, place_of
 from shardmill.loading.ledger import Ledger, Skipped
 from shardmill.loading.options import Tuning
 from shardmill.loading.order import DEFAULT_WINDOW, Window, order_of
@@ -30,8 +29,6 @@ from shardmill.loading.steps import Last, Steps, default_lanes
 from shardmill.loading.work import NO_ID, Columns, EpochWork, OnError, StepBatch, batch_bytes
 from shardmill.machine import usable_cores
 from shardmill.records import NO_LABEL, Batch
-
-Framework = Literal["torch", "numpy"]
 
 
 @dataclass(frozen=True)
@@ -125,7 +122,8 @@ class Loader:
         self.batch_size = batch_size
         self.recipe = recipes.train(224) if recipe is None else recipe
         self.seed = seed
-        self.rank, self.world_size = _place(rank, world_size)
+        self.rank, self.world_size = place_of(rank, world_size)
+        self._place_given = rank is not None
         self.global_batch = batch_size * self.world_size
         self.lanes = default_lanes(self.global_batch) if lanes is None else lanes
         self.on_error: OnError = on_error
@@ -135,7 +133,7 @@ class Loader:
         self._plans = compile_views(self.recipe)
         self._order = order_of(dataset, seed=seed, lanes=self.lanes, shuffle=shuffle, window=window)
         self._steps = Steps(self._order.samples, self.global_batch, self.lanes, self.world_size, self.rank, last)
-        self._finish, allocate = _hand_over(framework, device, self._plans[0].layout.dtype)
+        self._finish, allocate = hand_over(framework, device, self._plans[0].layout.dtype)
         # Enough pieces for every thread to have one at work and one waiting.
         self._in_flight = max(self.tuning.prefetch, -(-2 * self.threads * self.tuning.decode_samples // batch_size))
         # Besides those in flight: the batch in the consumer's hands and the one it drops on taking the next.
@@ -213,6 +211,8 @@ class Loader:
             running.close()
 
     def __iter__(self) -> Iterator[Batch]:
+        if not self._place_given:
+            check_place(self.rank, self.world_size)
         self.close()
         if self._begun:
             self._epoch, self._step = self._epoch + 1, 0
@@ -354,43 +354,6 @@ class _Epoch:
                 views = tuple(view[step.valid] for view in views)
                 labels, ids = labels[step.valid], ids[step.valid]
         return Batch(views if len(views) > 1 else views[0], labels, ids, step.valid if padded else None)
-
-
-def _place(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    if (rank is None) != (world_size is None):
-        raise OptionsError("give both rank and world_size, or neither")
-    if rank is not None and world_size is not None:
-        if world_size < 1:
-            raise OptionsError(f"world_size must be at least 1, got {world_size}")
-        return rank, world_size
-    # A process that has not imported torch has not initialised torch.distributed.
-    if "torch" in sys.modules:
-        from shardmill.loading.torch import distributed_place
-
-        return distributed_place() or (0, 1)
-    return 0, 1
-
-
-def _hand_over(
-    framework: Framework | None, device: object, dtype: str
-) -> tuple[Callable[[Batch], Batch], Callable[[int], Any]]:
-    """What turns a batch of arrays into what the consumer gets, and where its buffers come from."""
-    if framework is None:
-        framework = "torch" if importlib.util.find_spec("torch") is not None else "numpy"
-    if framework == "numpy":
-        if device is not None:
-            raise OptionsError(f'device={device!r} needs framework="torch"')
-        return _as_it_is, allocate_huge
-    if framework != "torch":
-        raise OptionsError(f'framework must be "torch" or "numpy", got {framework!r}')
-    from shardmill.loading.torch import TensorMaker, allocate_pinned
-
-    maker = TensorMaker(device, dtype)
-    return maker, allocate_pinned if maker.cuda else allocate_huge
-
-
-def _as_it_is(batch: Batch) -> Batch:
-    return batch
 
 
 def _sum(a: LoaderStats, b: LoaderStats) -> LoaderStats:

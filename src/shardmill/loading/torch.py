@@ -80,8 +80,3 @@ class TensorMaker:
                 tensor.record_stream(current)
         self._copying.append((done, pinned))
         return moved
-
-    def drain(self) -> None:
-        """Waits for copies still under way, so that the slabs behind them may go."""
-        while self._copying:
-            self._copying.popleft()[0].synchronize()
