@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from shardmill.errors import IndexFileError
-from shardmill.shards.index import ROW, Index, load_index
+from shardmill.shards.index import CHECKED_AT_OPENING, ROW, Index, check_digests, load_index
 from shardmill.shards.index_writer import ShardRows, write_index
 from shardmill.shards.manifest import FileDigest, Manifest
 
@@ -102,3 +102,21 @@ def test_another_dtype_than_announced_is_refused(tmp_path: Path) -> None:
     np.save(path, np.zeros(5, "<f4"))
     with pytest.raises(IndexFileError, match=r"5 rows of <f4, the manifest says 5 of <i4"):
         load_index(tmp_path / "index", manifest)
+
+
+def test_a_flipped_byte_in_any_index_file_is_found_at_opening(tmp_path: Path) -> None:
+    manifest, _ = write(tmp_path, [shard("a.tar", 5, 1)])
+    check_digests(tmp_path / "index", manifest)
+    for name in manifest.files:
+        path = tmp_path / "index" / name
+        data = path.read_bytes()
+        path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+        with pytest.raises(IndexFileError, match=f"{name}: its sha256"):
+            check_digests(tmp_path / "index", manifest)
+        path.write_bytes(data)
+
+
+def test_the_digests_of_a_huge_index_are_left_to_verify(tmp_path: Path) -> None:
+    huge = {"label.npy": FileDigest(CHECKED_AT_OPENING + 1, "")}
+    manifest, _ = write(tmp_path, [shard("a.tar", 5, 1)])
+    check_digests(tmp_path / "index", replace(manifest, files=huge))
