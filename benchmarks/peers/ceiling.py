@@ -1,4 +1,4 @@
-"""Not a loader: libjpeg-turbo's entropy decoding of every image, in threads, from memory: no loader that uses it is faster."""
+"""Not a loader: libjpeg-turbo's entropy decoding of every image, in threads, from memory."""
 
 from __future__ import annotations
 
