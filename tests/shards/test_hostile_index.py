@@ -9,6 +9,7 @@ import hashlib
 import io
 import json
 import os
+import pickle
 import resource
 import subprocess
 import sys
@@ -22,7 +23,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from shardmill.errors import IndexFileError, OptionsError, ShardmillError, TarError
+from shardmill.errors import DataError, IndexFileError, OptionsError, ShardmillError, TarError
 from shardmill.shards import bare, index_writer
 from shardmill.shards.bare import index_tars
 from shardmill.shards.dataset import Dataset, load_dataset
@@ -276,11 +277,11 @@ def test_checksums_are_taken_when_a_read_crosses_many_shards(tmp_path: Path) -> 
     tars = [write_tar(tmp_path / f"{i:02}.tar", [(f"k{i}.jpg", jpeg(i))]) for i in range(40)]
     index_tars(tars, root=tmp_path, dest=tmp_path, checksums=True)
     ds = opened(tmp_path)
-    ds._reader.store.__setstate__({"root": str(tmp_path), "max_open_files": 16})  # type: ignore[attr-defined]
+    ds._reader.store.__setstate__({"root": str(tmp_path), "max_open_files": 16, "stamps": None})  # type: ignore[attr-defined]
     assert [bytes(image.data) for image in ds.read([39, 0, 0, 17])] == [jpeg(i) for i in (39, 0, 0, 17)]
     edit(tmp_path, "image_crc32c", lambda values: values.__setitem__(17, 5))
     again = opened(tmp_path)
-    again._reader.store.__setstate__({"root": str(tmp_path), "max_open_files": 16})  # type: ignore[attr-defined]
+    again._reader.store.__setstate__({"root": str(tmp_path), "max_open_files": 16, "stamps": None})  # type: ignore[attr-defined]
     with pytest.raises(ShardmillError, match=r"17\.tar @ .*k17.*crc32c"):
         again.read(np.arange(40))
 
@@ -476,6 +477,22 @@ def test_processes_that_open_the_same_tars_at_once_agree(tmp_path: Path) -> None
     assert [text for _, text in said] == ["", "", ""]
     assert len({text for text, _ in said}) == 1
     assert len(list((tmp_path / "cache" / "index").iterdir())) == 1
+
+
+@pytest.mark.parametrize("pickled", [False, True])
+def test_tars_replaced_after_opening_are_noticed(tmp_path: Path, pickled: bool) -> None:
+    """Same sizes, other images and labels: there is no checksum that would tell."""
+    path = write_tar(tmp_path / "d" / "a.tar", [(f"k{i}.jpg", bytes([255, 216, 255, i]) + bytes(99)) for i in range(3)])
+    ds = open_dataset(tmp_path / "d", cache_dir=tmp_path / "cache")
+    write_tar(tmp_path / "new.tar", [(f"k{i}.jpg", bytes([255, 216, 255, 9 - i]) + bytes(99)) for i in range(3)])
+    os.utime(tmp_path / "new.tar", ns=(1, 1))
+    (tmp_path / "new.tar").replace(path)
+    if pickled:
+        ds = pickle.loads(pickle.dumps(ds))
+    for _ in range(2):
+        with pytest.raises(DataError, match=r"a\.tar: the file was changed or replaced"):
+            ds.read([0])
+    assert bytes(open_dataset(tmp_path / "d", cache_dir=tmp_path / "cache").read([0])[0].data)[3] == 9
 
 
 def test_an_index_replaced_halfway_leaves_no_dataset(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:

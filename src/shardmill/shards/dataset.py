@@ -13,12 +13,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from shardmill.errors import IndexFileError
 from shardmill.records import EncodedImages, Sample
-from shardmill.shards.index import INDEX_DIR, Index, load_index
+from shardmill.shards.index import INDEX_DIR, Index, check_digests, load_index
 from shardmill.shards.manifest import MANIFEST, Manifest
 from shardmill.shards.reader import ShardReader
 from shardmill.shards.samples import parse_sample
 from shardmill.shards.subset import Subset, chosen_rows, row_numbers, rows_by_key_hash, rows_with_labels
-from shardmill.storage.local import LocalStore
+from shardmill.storage.local import LocalStore, Stamps
 
 
 class Dataset:
@@ -28,14 +28,24 @@ class Dataset:
     (a spawned worker opens it again); safe after fork. ``verify=False`` leaves out the crc32c check of every read.
     """
 
-    def __init__(self, manifest: Manifest, index: Index, *, index_root: Path, shard_root: Path, verify: bool) -> None:
+    def __init__(
+        self,
+        manifest: Manifest,
+        index: Index,
+        *,
+        index_root: Path,
+        shard_root: Path,
+        verify: bool,
+        stamps: Stamps | None = None,
+    ) -> None:
         self.manifest = manifest
         self.path = str(shard_root)
         self._index_root = index_root
         self._shard_root = shard_root
         self._verify = verify
         self._index = index
-        self._reader = ShardReader(index, LocalStore(shard_root), verify=verify and manifest.checksums)
+        self._stamps = stamps
+        self._reader = ShardReader(index, LocalStore(shard_root, stamps=stamps), verify=verify and manifest.checksums)
 
     # -- what is in it -------------------------------------------------------------------------------------------
 
@@ -150,26 +160,29 @@ class Dataset:
         store.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self._index_root, self._shard_root, self._verify, self.digest)
+        return _reopen, (self._index_root, self._shard_root, self._verify, self.digest, self._stamps)
 
     def __repr__(self) -> str:
         classes = f", {len(self.classes)} classes" if self.classes else ""
         return f"Dataset({self.path!r}: {len(self):,} samples, {self.manifest.shards:,} shards{classes})"
 
 
-def load_dataset(index_root: Path, shard_root: Path, *, verify: bool) -> Dataset:
+def load_dataset(index_root: Path, shard_root: Path, *, verify: bool, stamps: Stamps | None = None) -> Dataset:
     """Opens the dataset whose manifest and ``index/`` are in ``index_root`` and whose shards are in ``shard_root``.
 
-    The two differ only for bare tars, whose index lies in a cache directory.
+    The two differ only for bare tars, whose index lies in a cache directory. They have no checksums, so that
+    ``stamps`` (see `LocalStore`) tell where one was replaced since.
     """
     path = index_root / MANIFEST
     manifest = Manifest.from_bytes(path.read_bytes(), path=str(path))
+    if verify:
+        check_digests(index_root / INDEX_DIR, manifest)
     index = load_index(index_root / INDEX_DIR, manifest)
-    return Dataset(manifest, index, index_root=index_root, shard_root=shard_root, verify=verify)
+    return Dataset(manifest, index, index_root=index_root, shard_root=shard_root, verify=verify, stamps=stamps)
 
 
-def _reopen(index_root: Path, shard_root: Path, verify: bool, digest: str) -> Dataset:
-    dataset = load_dataset(index_root, shard_root, verify=verify)
+def _reopen(index_root: Path, shard_root: Path, verify: bool, digest: str, stamps: Stamps | None) -> Dataset:
+    dataset = load_dataset(index_root, shard_root, verify=verify, stamps=stamps)
     if dataset.digest != digest:
         raise IndexFileError(
             "the dataset was replaced between pickling and opening",

@@ -86,10 +86,15 @@ def _absolute(name: str) -> Path:
 def _open_bare(paths: list[Path], *, verify: bool, cache_dir: str | os.PathLike[str] | None) -> Dataset:
     root = Path(os.path.commonpath([path.parent for path in paths]))
     cache = Path(cache_dir) if cache_dir is not None else _user_cache()
-    folder = cache / "index" / _identity(paths)
+    found = [path.stat() for path in paths]  # before anything is read: what changes from now on is noticed
+    stamps = {
+        path.relative_to(root).as_posix(): (status.st_size, status.st_mtime_ns)
+        for path, status in zip(paths, found, strict=True)
+    }
+    folder = cache / "index" / _identity(paths, found)
     if folder.is_dir():
         try:
-            return load_dataset(folder, root, verify=verify)
+            return load_dataset(folder, root, verify=verify, stamps=stamps)
         except (IndexFileError, FileNotFoundError):
             # Cut by a full disk, half removed by a cleaner of caches, or of another version: it is only a cache.
             _remove(folder)
@@ -101,7 +106,7 @@ def _open_bare(paths: list[Path], *, verify: bool, cache_dir: str | os.PathLike[
         _publish(temporary, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return load_dataset(folder, root, verify=verify)
+    return load_dataset(folder, root, verify=verify, stamps=stamps)
 
 
 def _publish(temporary: Path, folder: Path) -> None:
@@ -124,10 +129,9 @@ def _remove(folder: Path) -> None:
         shutil.rmtree(doomed, ignore_errors=True)
 
 
-def _identity(paths: list[Path]) -> str:
+def _identity(paths: list[Path], found: list[os.stat_result]) -> str:
     facts = hashlib.sha256()
-    for path in paths:
-        status = path.stat()
+    for path, status in zip(paths, found, strict=True):
         facts.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\0".encode("utf-8", "surrogateescape"))
     return facts.hexdigest()[:32]
 

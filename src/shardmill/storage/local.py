@@ -7,11 +7,11 @@ import resource
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,8 @@ from shardmill.errors import DataError
 from shardmill.native import native
 from shardmill.storage.checksums import crc32c_ranges
 from shardmill.storage.ranges import FetchPlan
+
+Stamps: TypeAlias = Mapping[str, tuple[int, int]]
 
 _MAX_OPEN_FILES = 4096
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # to open a FIFO would otherwise wait for its writer, for ever
@@ -30,16 +32,22 @@ class LocalStore:
 
     At most ``max_open_files`` descriptors are held (default: a quarter of the process's limit, at most 4,096), plus
     those of the calls in flight, a sixteenth of that number each.
+
+    ``stamps``: size and mtime in ns of files by path, where nothing else would tell that one was replaced; each is
+    compared when its file is opened, and a difference raises `DataError`.
     """
 
-    def __init__(self, root: str | os.PathLike[str], *, max_open_files: int | None = None) -> None:
+    def __init__(
+        self, root: str | os.PathLike[str], *, max_open_files: int | None = None, stamps: Stamps | None = None
+    ) -> None:
         self.root = str(Path(root).absolute())
         if max_open_files is None:
             soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
             max_open_files = max(8, min(_MAX_OPEN_FILES, soft // 4 if soft > 0 else _MAX_OPEN_FILES))
         self.max_open_files = max_open_files
         self._files_at_once = max(1, max_open_files // 16)
-        self._files = _OpenFiles(self.root, max_open_files)
+        self._stamps = stamps
+        self._files = _OpenFiles(self.root, max_open_files, stamps or {})
 
     def get(self, path: str) -> bytes:
         """All bytes of the file ``path``."""
@@ -83,10 +91,10 @@ class LocalStore:
         self._files.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"root": self.root, "max_open_files": self.max_open_files}
+        return {"root": self.root, "max_open_files": self.max_open_files, "stamps": self._stamps}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["root"], max_open_files=state["max_open_files"])  # type: ignore[misc]
+        self.__init__(state["root"], max_open_files=state["max_open_files"], stamps=state["stamps"])  # type: ignore[misc]
 
     def __repr__(self) -> str:
         return f"LocalStore({self.root!r})"
@@ -139,8 +147,9 @@ class _Open:
 class _OpenFiles:
     """The least recently used files are closed first, and never while a call reads from them."""
 
-    def __init__(self, root: str, limit: int) -> None:
+    def __init__(self, root: str, limit: int, stamps: Stamps) -> None:
         self._root = root
+        self._stamps = stamps
         self._limit = limit
         self._open: OrderedDict[str, _Open] = OrderedDict()
         self._lock = threading.Lock()
@@ -154,7 +163,7 @@ class _OpenFiles:
                 for name in names:
                     entry = self._open.get(name)
                     if entry is None:
-                        entry = self._open[name] = _Open(os.open(f"{self._root}/{name}", _FLAGS))
+                        entry = self._open[name] = _Open(self._opened(name))
                     else:
                         self._open.move_to_end(name)
                     entry.users += 1
@@ -165,6 +174,18 @@ class _OpenFiles:
                 for entry in held:
                     entry.users -= 1
                 self._evict()
+
+    def _opened(self, name: str) -> int:
+        path = f"{self._root}/{name}"
+        fd = os.open(path, _FLAGS)
+        if (stamp := self._stamps.get(name)) is not None:
+            status = os.fstat(fd)
+            if (status.st_size, status.st_mtime_ns) != stamp:
+                os.close(fd)
+                raise DataError(
+                    "the file was changed or replaced after the dataset was opened", path=path, hint="open it again"
+                )
+        return fd
 
     def _evict(self) -> None:
         excess = len(self._open) - self._limit
