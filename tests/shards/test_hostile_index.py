@@ -544,9 +544,13 @@ def test_a_manifest_that_cannot_be_written_leaves_no_temporary_file(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("shardmill.shards.index_writer.os.fsync", full)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(OSError, match=r"No space.*data/shardmill\.json"):
         index_writer.write_manifest(dataset, manifest)
     assert not list(dataset.glob(".shardmill*"))
+    (dataset / "shardmill.json").unlink()
+    with pytest.raises(OSError, match=r"No space.*data/index/.*\.npy"):
+        index_tars(sorted(dataset.glob("*.tar")), root=dataset, dest=dataset, checksums=False)
+    assert not list(dataset.rglob("*.tmp"))
 
 
 @pytest.mark.parametrize("ids", [[0.7], [True, False], [[0]], ["0"]])

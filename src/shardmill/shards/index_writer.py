@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -53,7 +53,7 @@ def write_manifest(dest: Path, manifest: Manifest) -> None:
     """Commits the dataset: after this call it exists, before it does not."""
     temporary = dest / f".{MANIFEST}.tmp"
     try:
-        with temporary.open("wb") as out:
+        with _naming(dest / MANIFEST), temporary.open("wb") as out:
             out.write(manifest.to_bytes())
             out.flush()
             os.fsync(out.fileno())
@@ -77,9 +77,20 @@ def fsync_folder(folder: Path) -> None:
     """Makes renames inside ``folder`` durable."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(fd)
+        with _naming(folder):
+            os.fsync(fd)
     finally:
         os.close(fd)
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """ "No space left on device" alone does not say on which."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
 
 
 class _File:
@@ -100,20 +111,18 @@ class _File:
             self._expected = self.bytes + int(np.prod(shape)) * np.dtype(dtype).itemsize
 
     def write(self, data: bytes | memoryview) -> None:
-        try:
+        with _naming(self.path):
             self.file.write(data)
-        except OSError as error:
-            error.filename = str(self.path)  # "No space left on device" alone does not say on which
-            raise
         self.sha256.update(data)
         self.bytes += len(data)
 
     def finish(self) -> FileDigest:
         if self._expected is not None and self.bytes != self._expected:
             raise AssertionError(f"{self.name}: wrote {self.bytes} bytes, announced {self._expected}")
-        self.file.flush()
-        os.fsync(self.file.fileno())
-        self.file.close()
+        with _naming(self.path):
+            self.file.flush()
+            os.fsync(self.file.fileno())
+            self.file.close()
         self.temporary.replace(self.path)
         return FileDigest(size=self.bytes, sha256=self.sha256.hexdigest(), dtype=self.dtype, rows=self.rows)
 
