@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,8 @@ from shardmill.cli import main
 from shardmill.cli.pack import parse_size
 from shardmill.cli.show import literal, visible
 from shardmill.errors import OptionsError
+from shardmill.shards.index_writer import write_manifest
+from shardmill.shards.manifest import MANIFEST, Manifest
 from shardmill.shards.open import open_dataset
 
 
@@ -164,6 +167,10 @@ def test_a_format_that_is_none_is_shown_as_such(run: Run, tmp_path: Path) -> Non
     values = np.load(column)
     values[0] = 77
     np.save(column, values)
+    folder = column.parent.parent
+    manifest = Manifest.from_bytes((folder / MANIFEST).read_bytes(), path="")
+    fitting = replace(manifest.files[column.name], sha256=hashlib.sha256(column.read_bytes()).hexdigest())
+    write_manifest(folder, replace(manifest, files={**manifest.files, column.name: fitting}))
     assert json.loads(run("ls", tmp_path / "d", "--json").out)["format"] == "NONE (77)"
     assert json.loads(run("info", tmp_path / "d", "--json").out)["formats"] == {"NONE (77)": 1}
 
