@@ -287,6 +287,12 @@ def test_stats_count_what_happened(make_reader: Make) -> None:
     assert stats.decode_seconds > 0
 
 
+def test_a_missing_compiled_decoder_is_told(make_reader: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shardmill.loading.loader.native", None)
+    with pytest.warns(UserWarning, match="the compiled decoder is missing: Pillow decodes"):
+        loader(make_reader([4]))
+
+
 def test_usable_cores() -> None:
     assert usable_cores() >= 1
 

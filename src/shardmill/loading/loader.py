@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -28,6 +29,7 @@ from shardmill.loading.state import digest_of, make_state, read_state
 from shardmill.loading.steps import Last, Steps, default_lanes
 from shardmill.loading.work import NO_ID, Columns, EpochWork, OnError, StepBatch, batch_bytes
 from shardmill.machine import usable_cores
+from shardmill.native import native
 from shardmill.records import NO_LABEL, Batch
 
 
@@ -118,6 +120,11 @@ class Loader:
             raise OptionsError(f"threads must be an integer of at least 1, got {threads!r}")
         if len(dataset) == 0:
             raise OptionsError("the dataset holds no samples")
+        if native is None:
+            warnings.warn(
+                "the compiled decoder is missing: Pillow decodes, at less than half the rate (`shardmill doctor`)",
+                stacklevel=2,
+            )
         self.dataset = dataset
         self.batch_size = batch_size
         self.recipe = recipes.train(224) if recipe is None else recipe
