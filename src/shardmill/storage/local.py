@@ -70,8 +70,7 @@ class LocalStore:
     def _get_ranges(
         self, paths: Sequence[str], plan: FetchPlan, out: NDArray[np.uint8], crcs: NDArray[np.uint32] | None
     ) -> None:
-        names = [paths[i] for i in plan.used.tolist()]
-        with self._files.borrow(names) as fds:
+        with self._files.borrow(paths, plan.used.tolist()) as fds:
             status = read_ranges(np.array(fds, np.int32)[plan.slots], plan, out, crcs)
         if status.any():
             i = int(np.flatnonzero(status)[0])
@@ -140,7 +139,8 @@ def read_ranges(
 
 @dataclass(slots=True)
 class _Open:
-    fd: int
+    name: str
+    fd: int  # -1: closed
     users: int = 0
 
 
@@ -152,20 +152,27 @@ class _OpenFiles:
         self._stamps = stamps
         self._limit = limit
         self._open: OrderedDict[str, _Open] = OrderedDict()
+        # By number in the `paths` of the last call: finding a file by its name takes twice as long.
+        self._paths: Sequence[str] | None = None
+        self._numbered: dict[int, _Open] = {}
         self._lock = threading.Lock()
         _every.add(self)
 
     @contextmanager
-    def borrow(self, names: list[str]) -> Iterator[list[int]]:
+    def borrow(self, paths: Sequence[str], numbers: list[int]) -> Iterator[list[int]]:
         held: list[_Open] = []
         try:
             with self._lock:
-                for name in names:
-                    entry = self._open.get(name)
-                    if entry is None:
-                        entry = self._open[name] = _Open(self._opened(name))
-                    else:
-                        self._open.move_to_end(name)
+                if paths is not self._paths:
+                    self._paths, self._numbered = paths, {}
+                # While there is room for as many again, nothing is about to be closed, and age does not matter.
+                touch = self._open.move_to_end if 2 * len(self._open) > self._limit else None
+                for number in numbers:
+                    entry = self._numbered.get(number)
+                    if entry is None or entry.fd < 0:
+                        entry = self._numbered[number] = self._find(paths[number])
+                    elif touch is not None:
+                        touch(entry.name)
                     entry.users += 1
                     held.append(entry)
             yield [entry.fd for entry in held]
@@ -174,6 +181,17 @@ class _OpenFiles:
                 for entry in held:
                     entry.users -= 1
                 self._evict()
+
+    def _find(self, name: str) -> _Open:
+        entry = self._open.get(name)
+        if entry is None:
+            entry = self._open[name] = _Open(name, self._opened(name))
+        return entry
+
+    def _forget(self, name: str) -> None:
+        entry = self._open.pop(name)
+        os.close(entry.fd)
+        entry.fd = -1
 
     def _opened(self, name: str) -> int:
         path = f"{self._root}/{name}"
@@ -192,12 +210,12 @@ class _OpenFiles:
         if excess <= 0:
             return
         for name in [name for name, entry in self._open.items() if entry.users == 0][:excess]:
-            os.close(self._open.pop(name).fd)
+            self._forget(name)
 
     def close(self) -> None:
         with self._lock:
             for name in [name for name, entry in self._open.items() if entry.users == 0]:
-                os.close(self._open.pop(name).fd)
+                self._forget(name)
 
     def __del__(self) -> None:
         for entry in self._open.values():
