@@ -9,16 +9,18 @@ from typing import Any
 import pytest
 import torch
 
+from shardmill.errors import OptionsError
 from shardmill.interop import webdataset as wds
+from shardmill.interop.cortx import RemoteDataset, make_client
 
 TEXTS = Path(__file__).resolve().parents[3] / "shared" / "reference" / "systems-sources"
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
-# The import, and RemoteDataset(client, bucket, folder), are the only lines that are not in the text.
+# Only the import is not in the text.
 CORTX = """
 import torch as ch
 from tqdm import tqdm
-from shardmill.interop.webdataset import WebDataset
+from shardmill.interop.cortx import RemoteDataset, make_client
 from torchvision import transforms
 preproc = transforms.Compose([
     transforms.RandomResizedCrop(224),
@@ -26,7 +28,11 @@ preproc = transforms.Compose([
     transforms.ToTensor(),
 ])
 if __name__ == '__main__':
-    dataset = (WebDataset(SHARDS)
+    # Define the connection settings for our client
+    client = make_client(URL, ACCESS_KEY, SECRET_KEY)
+    bucket = 'testbucket' # Bucket where to read/write our ML dataset
+    folder = 'imagenet-val' # Folder where this particular dataset will be
+    dataset = (RemoteDataset(client, bucket, folder)
         .decode("pil") # Decode the data as PIL images
         .to_tuple("jpg;png", "cls") # Extract images and labels from the dataset
         .map_tuple(preproc, lambda x: x) # Apply data augmentations
@@ -38,7 +44,7 @@ if __name__ == '__main__':
         # Train / evaluate ML models on this batch of data
         pass
 """
-CORTX_OWN = {"from shardmill.interop.webdataset import WebDataset", "dataset = (WebDataset(SHARDS)"}
+CORTX_OWN = {"from shardmill.interop.cortx import RemoteDataset, make_client"}
 
 AISTORE = """
 from torchvision import transforms
@@ -132,10 +138,29 @@ def test_cortx(shards: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPat
     )
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "tqdm", raising=False)
-    run(CORTX, SHARDS=[str(path) for path in shards])
+    for place in ("imagenet-val", "imagenet-val2"):
+        (tmp_path / "testbucket" / place).mkdir(parents=True)
+        for path in shards:
+            (tmp_path / "testbucket" / place / path.name).write_bytes(path.read_bytes())
+    run(CORTX, URL=f"file://{tmp_path}", ACCESS_KEY="key", SECRET_KEY="secret")
     seen = sys.modules.pop("tqdm").seen
     assert [tuple(images.shape) for images, _ in seen] == [(64, 3, 224, 224), (9, 3, 224, 224)]
-    assert [label for _, labels in seen for label in labels.tolist()] == [*range(70), *range(3)]
+    assert sorted(label for _, labels in seen for label in labels.tolist()) == sorted([*range(70), *range(3)])
+
+
+def test_cortx_refuses_what_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(OptionsError, match="local paths and file"):
+        make_client("https://s3.example.com", "key", "secret")
+    with pytest.raises(OptionsError, match="is not a folder"):
+        make_client(tmp_path / "nothing")
+    with pytest.raises(OptionsError, match="there is no 'val' in bucket 'b'"):
+        RemoteDataset(make_client(tmp_path), "b", "val")
+
+
+def test_cortx_without_shuffle_keeps_the_order_of_the_shards(shards: list[Path]) -> None:
+    client = make_client(shards[0].parents[1])
+    stream = RemoteDataset(client, ".", shards[0].parent.name, shuffle=False)
+    assert [int(sample["cls"]) for sample in stream] == [*range(70), *range(3)]
 
 
 def test_aistore(shards: list[Path], tmp_path: Path, write_tar: Any) -> None:
