@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shardmill.errors import OptionsError
+from shardmill.errors import DataError, OptionsError
 from shardmill.records import Sample
 from shardmill.shards.open import open_dataset
 from shardmill.shards.packing import pack
@@ -165,27 +165,25 @@ def test_whatever_is_edited_a_read_is_exact_or_an_error(
         elif "index/shard_sha256.npy" in names:
             unproven = {name for name in names if name.endswith(".tar")}
         assert names - unproven <= found
-        payloads = _read_images(pristine)
+        delivered = _read_all(pristine)
     finally:
         for path in changed:
             path.write_bytes(contents[path])
-    # Bytes of the shards are guarded by checksums on every read; what the index alone says, by `verify`.
-    images = {fields["JPEG"] for _, fields in truth.values()}
-    assert payloads <= images
+    assert delivered <= {(key, label, fields["JPEG"]) for key, (label, fields) in truth.items()}
 
 
-def _read_images(path: Path) -> set[bytes]:
-    """Every image that can be read without an error. Of whatever kind: wrong bytes are what must not come."""
+def _read_all(path: Path) -> set[tuple[str, int, bytes]]:
+    """Key, label and image of every row that is delivered; the rest must be errors of ours that name a place."""
     try:
         dataset = open_dataset(path)
-    except Exception:
+    except DataError:
         return set()
-    payloads = set()
+    delivered = set()
     for i in range(len(dataset)):
-        with contextlib.suppress(Exception):
-            payloads.add(bytes(dataset.read([i])[0].data))
+        with contextlib.suppress(DataError):
+            delivered.add((dataset.keys[i], int(dataset.labels[i]), bytes(dataset.read([i])[0].data)))
     dataset.close()
-    return payloads
+    return delivered
 
 
 def test_every_fault_is_listed_not_just_the_first(pristine: Path, tmp_path: Path) -> None:
